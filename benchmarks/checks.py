@@ -1,4 +1,4 @@
-"""The validation of answers and of new models, and Strata's checks of updates, beside the round they belong to.
+"""The validation of answers and of new models, and the checks of updates, beside the round they belong to.
 
     python benchmarks/checks.py                                    # an MLP on digits, and a CNN
     FEDSTRATA_DATA=DATA python benchmarks/checks.py --jobs mnist,cifar10
@@ -107,7 +107,7 @@ class RoundTimes:
     Attributes:
         began: When each round's validation begins.
         validation: What the round spends on validation.
-        updates: What it spends on Strata's checks of updates.
+        updates: What it spends on the checks of updates.
     """
 
     began: dict[int, float] = field(default_factory=dict)
@@ -182,7 +182,7 @@ def _timed() -> Iterator[RoundTimes]:
         (validation.ValidAnswers, "of_report", of_report),
         (loop, "decide", decide),
         (recorder, "divergence_of_loss", in_validation("divergence_of_loss")),
-        (Checks, "check", clocked(Checks.check, times.updates)),
+        (Checks, "counted", clocked(Checks.counted, times.updates)),
     ]
     before = [getattr(module, name) for module, name, _ in watched]
     try:

@@ -72,7 +72,6 @@ class Pulled:
         facts = {"classes": torch.ones(n, 1), "entropy": (1.0 + group // 2)[:, None], "subspaces": told}
         self._facts = {name: rows[identities] for name, rows in facts.items()}
         self._sizes = torch.cat([128 * (1 + identities % SIZE), torch.tensor([256 * n])])
-        self._facts["units"] = self._sizes[:-1, None].float()
         quarters = 0.01 * torch.randn(4, n, LAYOUT.p, generator=draw)
         own = torch.cat([own, own[1:2] + quarters[:2], own[2:] + quarters[2:]])
         self._points = {
@@ -98,7 +97,6 @@ class Pulled:
         own = (keep & self._has[clients])[:, None]
         starts = torch.where(own, self._kept[clients][:, None], plan.models[offers.clamp(min=0)])  # (m, c, p)
         losses = (starts - self._points["all"][clients][:, None]).square().sum(dim=2) / 2
-        losses = losses if task.selection_metric == "loss" else 1 - (-losses).exp()
         chosen, rows = torch.where(offers >= 0, losses, torch.inf).argmin(dim=1), torch.arange(len(clients))
         start, given = starts[rows, chosen], offers[rows, chosen]
         end, received = start, plan.models[given]

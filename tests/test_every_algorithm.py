@@ -242,7 +242,7 @@ def test_newcomers_are_placed_and_whoever_left_trains_no_more(case: Case) -> Non
 def test_bytes_are_those_of_the_tensors_that_travel(case: Case) -> None:
     problem, devices = case.plain.server.problem, case.plain.clients.store
     width = [4 * (span.stop - span.start) for span in problem.layout.spans]
-    facts = {"classes": 1, "entropy": 1, "subspaces": 10 * SINGULAR_VECTORS * 64, "units": 1}
+    facts = {"classes": 1, "entropy": 1, "subspaces": 10 * SINGULAR_VECTORS * 64}
     for turn in case.scarce + case.eventful:
         devices.restore(turn.devices)
         down = up = 0

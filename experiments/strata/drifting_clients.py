@@ -1,12 +1,12 @@
-"""How long it takes until a client whose data changed is in the right group, if the run is told and if it is not.
+"""How long it takes until a client whose data changed is in the right group, if the run is told.
 
     FEDSTRATA_DATA=DATA python -m experiments.strata.drifting_clients --federations 5 --jobs 1
 
 Adds to ``experiments/results/drifting_clients.json`` the seeds that it does not hold yet. Twenty clients with turned
 images of MNIST in four groups of five. Before round 21 of 50, the images of two clients are turned otherwise from then
 on: one of the first group is then one of the second, and one of the third one of the fourth. Their new data are new
-samples. If the run is told (`events.change`), they are placed like newcomers. If it is not, Strata has to find out by
-itself. A client is in the right group when most of the others in its cluster are of its true group.
+samples. The run is told (`events.change`), so they are placed like newcomers. A client is in the right group when most
+of the others in its cluster are of its true group.
 
 Of every run and changed client: the rounds from the change to the round after which it is in the right group for good
 (none where it never is), whether it ends alone, and its accuracy over the rounds. Of the other clients: those that were
@@ -46,11 +46,8 @@ GIVERS = tuple(range(GROUP - 1, 4 * GROUP, GROUP))
 CHANGED = {0: GIVERS[1], 2 * GROUP: GIVERS[3]}
 """Whose data change, and whose data they get."""
 
-CASES: Mapping[str, Mapping[str, bool]] = {
-    "nobody changes": {"changes": False, "told": False},
-    "the run is told": {"changes": True, "told": True},
-    "the run is not told": {"changes": True, "told": False},
-}
+CASES: Mapping[str, bool] = {"nobody changes": False, "the run is told": True}
+"""Whether data change."""
 
 
 def keys(changes: bool) -> dict[str, Any]:
@@ -68,10 +65,9 @@ def keys(changes: bool) -> dict[str, Any]:
     }
 
 
-def without_givers(setup: RunSetup, told: bool) -> RunSetup:
-    """A run in which givers never take part, and that knows of changes or does not."""
+def without_givers(setup: RunSetup) -> RunSetup:
+    """A run in which givers never take part."""
     participation = replace(setup.server.participation, joins=dict.fromkeys(GIVERS, ROUNDS + 1))
-    participation = participation if told else replace(participation, handovers={})
     return replace(setup, server=replace(setup.server, participation=participation))
 
 
@@ -83,14 +79,12 @@ def right(labels: Sequence[int], truth: Sequence[int], client: int) -> bool:
 
 def outcome(name: str, seed: int) -> dict[str, Any]:
     """One run of a case."""
-    case = CASES[name]
-    experiment = load_experiment({**keys(case["changes"]), "seed": seed})
+    experiment = load_experiment({**keys(CASES[name]), "seed": seed})
     with TemporaryDirectory() as folder, one_thread():
-        told = build_run(experiment)
-        setup = without_givers(told, case["told"])
+        setup = without_givers(build_run(experiment))
         run = answer_plans(run_steps(experiment, setup, Path(folder) / "run"), partial(timed_reply, setup.clients))
         tables = [pq.read_table(path).to_pylist() for path in sorted(Path(folder).glob("run/clients/*"))]
-    truths = [truth.tolist() for each in run.rounds if (truth := told.truth(each["round"])) is not None]
+    truths = [truth.tolist() for each in run.rounds if (truth := setup.truth(each["round"])) is not None]
     placed = [
         [-1 if client in each["pending"] else label for client, label in enumerate(each["labels"])]
         for each in run.rounds
@@ -134,7 +128,7 @@ def rounds_until(right: Sequence[bool]) -> int | None:
 
 def main() -> None:
     """Compute what is missing."""
-    conditions = {name: {"keys": keys(case["changes"]), "told": case["told"]} for name, case in CASES.items()}
+    conditions = {name: {"keys": keys(changes)} for name, changes in CASES.items()}
     run_study("drifting_clients", __doc__, conditions, outcome, federations=5)
 
 

@@ -77,7 +77,8 @@ def follow(keys: Mapping[str, Any], algorithms: Mapping[str, Mapping[str, Any]])
         played: dict[str, PlayedRound[Any]] = {}
         for called, table in algorithms.items():
             algorithm = _algorithm(table)
-            own = replace(problem, checks=Checks() if getattr(algorithm, "checks_updates", False) else None)
+            checks = getattr(algorithm, "default_checks", ())
+            own = replace(problem, checks=Checks(checks) if checks else None)
             rules = replace(Rules.of(setup), algorithm=algorithm, problem=own, apply_events=no_events)
             running[called] = play_rounds(
                 rules,

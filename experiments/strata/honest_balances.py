@@ -5,7 +5,7 @@
 
 Runs the federations of ``honest_norms.py`` on handwritten digits, and others with small networks; or those of
 ``championship.py`` with Strata, without an attack. Prints for each the largest balance of an update
-(`fedstrata.uploads.checks.one_sided_updates`), and how many updates Strata would have left out.
+(`fedstrata.uploads.checks.one_sided_updates`), and how many updates it would have left out.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def look(keys: Mapping[str, Any]) -> tuple[int, float, int]:
-    """The number of updates of a run, the largest balance of one, and how many Strata would have left out."""
+    """The number of updates of a run, the largest balance of one, and how many the check would have left out."""
     count = left_out = 0
     largest = 0.0
 
@@ -79,7 +79,7 @@ def look(keys: Mapping[str, Any]) -> tuple[int, float, int]:
         count += len(clients)
         labels = torch.full((int(clients.max()) + 1,), -1).index_put((clients,), result.chosen)
         updates = compared_updates(layout, report, labels)
-        left_out += len(one_sided(updates))
+        left_out += int(one_sided(updates).sum())
         for _, found in balances_by_size(updates):
             largest = max(largest, float(abs(found).max()))
         return validate(layout, plan, report, compared=compared)

@@ -4,9 +4,8 @@
     FEDSTRATA_DATA=DATA python -m experiments.strata.null_federations --study null_papers --federations 40
 
 Adds to ``experiments/results/<study>.json`` the seeds that it does not hold yet, so it can be stopped, and
-called again with more. Of every federation: the rounds in which algorithms first split it, each test of Strata at the
-smallest alpha as [round, p, level], and the rounds in which outliers trained at the largest alpha. "test" is Strata
-without the hold-out check: what its promise is about.
+called again with more. Of every federation: the rounds in which algorithms first split it, and each trial of Strata at
+the smallest alpha as [round, p, level].
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.strata.federations import RESULTS, follow, gather
-from fedstrata.algorithms.strata.outliers import OUTLIER_TASK
 
 ALPHAS = (0.01, 0.05, 0.2)
 
-FOLLOWED: Mapping[str, Mapping[str, Any]] = {
-    **{f"test {alpha}": {"name": "strata", "alpha": alpha, "holdout_check": False} for alpha in ALPHAS},
-    **{f"strata {alpha}": {"name": "strata", "alpha": alpha} for alpha in ALPHAS},
+STRATA: Mapping[str, Mapping[str, Any]] = {f"strata {alpha}": {"name": "strata", "alpha": alpha} for alpha in ALPHAS}
+
+RIVALS: Mapping[str, Mapping[str, Any]] = {
     # Those of the authors' own program, which has no Theorem 1.
     "cfl, published": {
         "name": "cfl",
@@ -57,13 +55,7 @@ PAPERS: Mapping[str, Mapping[str, Any]] = {
 }
 """The papers' algorithms with default keys."""
 
-OUTLIERS = {name: keys for name, keys in FOLLOWED.items() if name.startswith("strata")}
-"""Strata alone: how often its search for outliers separates a client that is like all others."""
-
-TESTS = {name: keys for name, keys in FOLLOWED.items() if name.startswith("test")}
-"""The permutation tests of Strata alone."""
-
-STUDIES = {"null_federations": FOLLOWED, "null_papers": PAPERS, "null_outliers": OUTLIERS, "null_tests": TESTS}
+STUDIES = {"null_strata": STRATA, "null_rivals": RIVALS, "null_papers": PAPERS}
 """The algorithms of each study, by the name of its file of results."""
 
 DIGITS: dict[str, Any] = {
@@ -78,7 +70,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "equal": DIGITS,
     "memorised": {**DIGITS, "local": {"epochs": 2, "batch": 12, "lr": 0.5}},
     "few": {**DIGITS, "data": {**DIGITS["data"], "clients": 8, "samples": 160}},
-    "three": {**DIGITS, "data": {**DIGITS["data"], "clients": 3, "samples": 400}},
+    "four": {**DIGITS, "data": {**DIGITS["data"], "clients": 4, "samples": 320}},
     # Digits are too few for clients with ten times as many as others.
     "sizes": {
         **MNIST,
@@ -91,7 +83,6 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
         "data": {"name": "mnist", "clients": 40, "samples": 72, "test": 0.1},
         "cohort": {"fraction": 0.3},
     },
-    # Few clients have four folds, whose test supposes more of clients that are alike.
     "few_dropout": {
         **DIGITS,
         "data": {**DIGITS["data"], "clients": 8, "samples": 160},
@@ -120,7 +111,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
         "local": {"epochs": 2, "batch": 12, "lr": 0.5},
         "cohort": {"fraction": 0.5},
     },
-    # Folds of 18 and of 11 samples.
+    # Halves of 18 and of 22 samples.
     "small": {**DIGITS, "data": {**DIGITS["data"], "samples": 36}},
     "few_small": {**DIGITS, "data": {**DIGITS["data"], "clients": 8, "samples": 45}},
     "small_memorised": {
@@ -147,7 +138,7 @@ def main() -> None:
     parser.add_argument("--federations", type=int, default=400, help="of each setting")
     parser.add_argument("--settings", default=",".join(SETTINGS), help="comma-separated")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--study", choices=STUDIES, default="null_federations", help="whose algorithms are followed")
+    parser.add_argument("--study", choices=STUDIES, default="null_strata", help="whose algorithms are followed")
     parser.add_argument("--out", type=Path, help="where the results are kept")
     given = parser.parse_args()
     followed = STUDIES[given.study]
@@ -162,17 +153,15 @@ def main() -> None:
 
 def one(followed: Mapping[str, Mapping[str, Any]], setting: str, seed: int) -> dict[str, Any]:
     """One federation: who splits it, and when, and the tests of it."""
-    splits, tests = dict[str, int](), list[list[float]]()
-    searches = list[int]()
+    splits, trials = dict[str, int](), list[list[float]]()
     for step in follow({**SETTINGS[setting], "seed": seed}, followed):
         if step.split:
             splits[step.name] = step.state.round
         verdict = step.state.tree[0].decision
-        if step.name == f"test {min(ALPHAS)}" and step.diagnostics.matrices and verdict and "p" in verdict.values:
-            tests.append([step.state.round, *(float(f"{verdict.values[key]:.3g}") for key in ("p", "level"))])
-        if step.name == f"strata {max(ALPHAS)}" and OUTLIER_TASK in step.plan.tasks:
-            searches.append(step.state.round)
-    return {"seed": seed, "splits": splits, "tests": tests, "searches": searches}
+        is_new = verdict is not None and verdict.values.get("round") == step.state.round
+        if step.name == f"strata {min(ALPHAS)}" and verdict is not None and is_new:
+            trials.append([step.state.round, *(float(f"{verdict.values[key]:.3g}") for key in ("p", "level"))])
+    return {"seed": seed, "splits": splits, "trials": trials}
 
 
 if __name__ == "__main__":

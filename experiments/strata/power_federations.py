@@ -3,8 +3,7 @@
     FEDSTRATA_DATA=DATA python -m experiments.strata.power_federations --federations 20 --jobs 2
 
 Adds to ``experiments/results/power_federations.json`` the seeds that it does not hold yet. Of every federation: the
-round of the first confirmed test, and how many true groups its proposal tears; without the hold-out check, for this is
-about what can be seen, not about what pays.
+round of the first split, and how many true groups it tears.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from experiments.strata.federations import follow, run_study
 
-STRATA = {"strata": {"name": "strata", "holdout_check": False}}
+STRATA = {"strata": {"name": "strata"}}
 
 
 def case(
@@ -63,7 +62,7 @@ def main() -> None:
 
 
 def one(name: str, seed: int) -> dict[str, Any]:
-    """One federation: the round of the first confirmed test, and what its proposal tears; None where there is none."""
+    """One federation: the round of the first split, and how many true groups it tears; None where there is none."""
     for step in follow({**CASES[name], "seed": seed}, STRATA):
         if step.split and step.truth is not None:
             groups = [step.state.labels[step.truth == group].unique() for group in step.truth.unique()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 from scipy.stats import binomtest
 
 from experiments.strata import federations
-from experiments.strata.null_federations import FOLLOWED, PAPERS
+from experiments.strata.null_federations import ALPHAS, STUDIES
 from experiments.tools import outcomes
 from experiments.tools.descriptions import title_of
 from experiments.tools.outcomes import MISSING, Result, counted, difference, lower_than, results, spread, table
-from fedstrata.algorithms.evidence.split_half import is_split_half_round
+from fedstrata.algorithms.evidence.split_half import split_half_rounds
 from fedstrata.config.hyperparameters import algorithm_from
 
 DATA = (
@@ -54,30 +53,20 @@ NUMBERS = (
 SETTINGS = {
     "equal": "20 clients of 72 digits",
     "memorised": "the same, memorised (lr 0.5)",
-    "few": "8 clients of 160 digits, four folds",
-    "three": "3 clients of 400 digits, error-rate test",
+    "dropout": "20 clients of 72 digits, dropout layer",
+    "small": "20 clients of 36 digits",
+    "few": "8 clients of 160 digits",
+    "few_dropout_memorised": "the same, dropout layer, memorised",
+    "four": "4 clients of 320 digits",
     "sizes": "20 clients of MNIST, sizes about 10 : 1",
     "participation": "40 clients of 72 MNIST images, 30 % selected",
+    "few_silent": "12 clients of 120 digits, memorised, 30 % never answer",
     "cnn": "20 clients of 200 CIFAR-10 images, the papers' CNN",
 }
-FEW = {
-    "few_dropout": "8 clients of 160 digits, dropout layer",
-    "few_dropout_memorised": "the same, memorised (lr 0.5)",
-    "few_participation": "12 clients of 120 digits, half selected",
-    "few_participation_memorised": "the same, memorised (lr 0.5)",
-    "few_silent": "12 clients of 120 digits, memorised, 30 % never answer",
-    "dropout": "20 clients of 72 digits, dropout layer, two folds",
-    "few_small": "8 clients of 45 digits, four folds of 11",
-    "small": "20 clients of 36 digits, two folds of 18",
-    "small_memorised": "the same, memorised (lr 0.5)",
-}
-"""The settings of the null study in which an assumption of the test is furthest from true, or folds are small."""
+"""The settings of the null study in which alike clients are shown."""
 
 LEAST_GAP = 0.01
 """Accuracy that the oracle must be ahead of FedAvg, so that a share of the gap is given."""
-
-EARLY = 6
-"""Rounds up to which a test is early."""
 
 
 def grouped() -> str:
@@ -155,57 +144,23 @@ def alike() -> str:
 
 
 def wrong() -> str:
-    """How often alike clients are split by round 50, by alpha: by the test alone, and with the hold-out check."""
+    """How often alike clients are split by round 50, by alpha; and how often the p of a trial is at most 5 %."""
     rows = list[tuple[str, ...]]()
     for setting, title in SETTINGS.items():
-        runs = _runs("null_federations", setting)
-        for alpha in (0.01, 0.05, 0.2):
-            shares = [_share(f"{what} {alpha}" in run["splits"] for run in runs) for what in ("test", "strata")]
-            rows.append((title, f"{len(runs)}" if runs else "", f"{100 * alpha:g} %", *shares))
-    return table("federations | number | alpha | split by the test | split by Strata", rows)
-
-
-def tested() -> str:
-    """How often a single test of alike clients has p up to 0.05, in early rounds and in late ones."""
-    rows = list[tuple[str, ...]]()
-    for setting, title in SETTINGS.items():
-        runs = _runs("null_federations", setting)
-        tests = [test for run in runs for test in run["tests"]]
-        if runs and not tests:
-            continue  # for so few clients there is only the error-rate test
-        halves = [[p <= 0.05 for round, p, _ in tests if (round <= EARLY) == early] for early in (True, False)]
-        rows.append((title, *(cell for half in halves for cell in (f"{len(half)}" if half else "", _share(half)))))
-    return table(f"federations | tests up to round {EARLY} | p up to 5 % | later tests | p up to 5 %", rows)
-
-
-def few() -> str:
-    """How often tests of few alike clients have a low p, and how many federations they split."""
-    rows = list[tuple[str, ...]]()
-    for setting, title in FEW.items():
-        runs = _runs("null_tests", setting)
-        tests = [p for run in runs for _, p, _ in run["tests"]]
-        split = _share("test 0.05" in run["splits"] for run in runs)
-        shares = [_share(p <= limit for p in tests) for limit in (0.05, 0.2)]
-        rows.append((title, f"{len(runs)}" if runs else "", f"{len(tests)}" if runs else "", *shares, split))
-    return table("federations | number | tests | p up to 5 % | p up to 20 % | split with alpha = 5 %", rows)
-
-
-def searched() -> str:
-    """In how many federations of alike clients outliers are sought by round 50, and how many of them are split."""
-    rows = list[tuple[str, ...]]()
-    for setting in ("equal", "memorised", "few", "three", "sizes", "participation"):
-        runs = _runs("null_outliers", setting)
-        sought = f"{sum(bool(run['searches']) for run in runs)}" if runs else ""
-        shares = [_share(f"strata {alpha}" in run["splits"] for run in runs) for alpha in (0.05, 0.2)]
-        rows.append((SETTINGS[setting], f"{len(runs)}" if runs else "", sought, *shares))
-    return table("federations | number | with a search | split with alpha = 5 % | split with alpha = 20 %", rows)
+        runs = _runs("null_strata", setting)
+        trials = [p <= 0.05 for run in runs for _, p, _ in run["trials"]]
+        shares = [_share(f"strata {alpha}" in run["splits"] for run in runs) for alpha in ALPHAS]
+        told = (f"{len(runs)}", f"{len(trials)}") if runs else ("", "")
+        rows.append((title, told[0], *shares, told[1], _share(trials)))
+    percent = [f"split with alpha = {100 * alpha:g} %" for alpha in ALPHAS]
+    return table(" | ".join(["federations", "number", *percent, "trials", "p up to 5 %"]), rows)
 
 
 def others() -> str:
     """In how many federations of alike clients each algorithm splits them by round 50, and with which keys."""
     rows = []
     for name in OTHERS_ALIKE:
-        study, keys = ("null_papers", PAPERS) if name in PAPERS else ("null_federations", FOLLOWED)
+        study, keys = next((study, keys) for study, keys in STUDIES.items() if name in keys)
         cells = []
         for setting in SETTINGS:
             runs = _runs(study, setting)
@@ -256,7 +211,7 @@ def _exact_keys(given: Mapping[str, Any]) -> str:
 
 
 def power() -> str:
-    """What the test finds at alpha = 0.05, when, and whether its first split tears a true group."""
+    """What is found at alpha = 0.05, when, and whether the first split tears a true group."""
     rows = list[tuple[str, ...]]()
     for name, held in federations.read(outcomes.RESULTS / "power_federations.json").items():
         runs = held["runs"]
@@ -296,31 +251,16 @@ def small() -> str:
     return table(head, rows or [("", MISSING, "", "", "", "", "")])
 
 
-def inside() -> str:
-    """How often a true group is split by the same updates that separated it from another, on synthetic updates."""
-    path, rows = outcomes.RESULTS / "null_synthetic.json", list[tuple[str, ...]]()
-    known = json.loads(path.read_text()).get("inside", []) if path.exists() else []
-    for row in known:
-        rates = [row[alpha] for alpha in ("0.01", "0.05", "0.2")]
-        shares = (f"{share:.3f} ({low:.3f} to {high:.3f})" for share, low, high in rates)
-        rows.append((row["groups"], f"{row['apart']}", f"{row['spread']:g} : 1", f"{row['draws']}", *shares))
-    head = (
-        "groups | difference, in units of the noise | sizes | sides tested | p up to 1 % | p up to 5 % | p up to 20 %"
-    )
-    return table(head, rows or [("", "", "", MISSING, "", "", "")])
-
-
 def cost() -> str:
-    """What split-half rounds add to FedAvg for a cluster that is never split; from the calendar, not measured."""
+    """What trials add to FedAvg for a cluster that is never split; from the calendar, not measured."""
     rows = []
     for rounds in (10, 20, 30, 50, 100, 200):
-        twins = sum(is_split_half_round(round) for round in range(1, rounds + 1))
-        share = twins / rounds
-        rows.append((f"{rounds}", f"{twins}", *(f"{100 * part * share:.0f} %" for part in (1, 2, 2, 4))))
-    return table(
-        "rounds | split-half rounds | extra training, two folds | four folds | extra upload, two folds | four folds",
-        rows,
-    )
+        trials = split_half_rounds(rounds)
+        # As many steps as in a round, on half of the data each; and five models that are judged on the other half.
+        share = trials / rounds
+        judged = 5 * 0.5 / 3
+        rows.append((f"{rounds}", f"{trials}", f"{100 * share:.0f} %", f"{100 * judged * share:.0f} %"))
+    return table("rounds | trials | extra training | judging models, as training", rows)
 
 
 def _runs(study: str, name: str) -> list[dict[str, Any]]:
@@ -345,11 +285,7 @@ PROOFS: Mapping[str, Callable[[], str]] = {
     "numbers": numbers,
     "alike": alike,
     "wrong": wrong,
-    "tested": tested,
-    "few": few,
-    "searched": searched,
     "others": others,
-    "inside": inside,
     "power": power,
     "outliers": outliers,
     "small": small,

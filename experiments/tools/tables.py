@@ -20,6 +20,7 @@ from experiments.speed.gpu_tables import gpu
 from experiments.speed.instructions import instructions
 from experiments.speed.many_clients_tables import many_clients
 from experiments.speed.virtual_node_tables import super_nodes, virtual_nodes
+from experiments.strata.ablation_tables import ABLATIONS
 from experiments.strata.comparisons import (
     against,
     compared,
@@ -158,6 +159,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "gpu": gpu,
     "virtual_nodes": virtual_nodes,
     "super_nodes": super_nodes,
+    **ABLATIONS,
     **FAULTS,
     **HEART,
     **PROOFS,

@@ -336,20 +336,18 @@ def attacks_on_clusters(result: Any) -> Found | None:
 
 def changed_clients(result: Any) -> Found | None:
     """How many clients whose data changed came into the right group, and after how many rounds."""
-    if not {"the run is told", "the run is not told"} <= result.keys():
+    if "the run is told" not in result:
         return None
-    runs = {name: result[f"the run is {name}"]["runs"] for name in ("told", "not told")}
-    waits = {name: [each["rounds"] for run in runs[name] for each in run["changed"].values()] for name in runs}
-    found = {name: [rounds for rounds in waits[name] if rounds is not None] for name in runs}
-    wrong = sum(len(run["lost"]) + len(run["moves"]) for name in runs for run in runs[name])
-    counts = {name: f"{len(found[name])} of {len(waits[name])}" for name in runs}
-    longest = max(found["told"], default=0)
+    runs = result["the run is told"]["runs"]
+    waits = [each["rounds"] for run in runs for each in run["changed"].values()]
+    found = [rounds for rounds in waits if rounds is not None]
+    wrong = sum(len(run["lost"]) + len(run["moves"]) for run in runs)
+    longest = max(found, default=0)
     text = (
-        f"{counts['told']} clients of which the run is told that their data changed are in the right group after at "
-        f"most {longest} round{'s' * (longest != 1)}, {counts['not told']} of which it is not told; {wrong} wrong moves"
+        f"{len(found)} of {len(waits)} clients of which the run is told that their data changed are in the right group "
+        f"after at most {longest} round{'s' * (longest != 1)}; {wrong} wrong moves"
     )
-    missed = "" if found["not told"] == waits["not told"] else "a change of data that the run is not told is not found"
-    return Found(text, found["told"] == waits["told"] and not wrong, missed)
+    return Found(text, found == waits and not wrong)
 
 
 ADAPTIVE = ("hidden_layer", "sideways")

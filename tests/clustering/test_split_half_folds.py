@@ -3,7 +3,7 @@ import pytest
 import torch
 from drawn import seeded, updates
 
-from fedstrata.clustering import PermutationResult, fold_test, in_views, likeness, newcomer_test
+from fedstrata.clustering import PermutationResult, fold_test, in_views, likeness
 
 LAYERS = {"all": torch.arange(60), "first": torch.arange(30)}
 
@@ -15,16 +15,6 @@ def similarity_of(folds: torch.Tensor) -> torch.Tensor:
 
 def groups_tested(folds: torch.Tensor, draw: torch.Generator, level: float) -> PermutationResult:
     return fold_test(similarity_of(folds), len(folds), draw, level, tuple(LAYERS))
-
-
-def newcomers_tested(
-    folds: torch.Tensor, newcomers: torch.Tensor, draw: torch.Generator, level: float
-) -> PermutationResult:
-    return newcomer_test(similarity_of(folds), len(folds), newcomers, draw, level, tuple(LAYERS))
-
-
-def last(m: int, count: int = 1) -> torch.Tensor:
-    return torch.arange(m) >= m - count
 
 
 @pytest.mark.parametrize(("f", "half"), [(2, 4), (4, 4), (4, 3), (3, 3), (4, 2)])
@@ -49,38 +39,6 @@ def test_identical_clients_are_split_as_often_as_the_level_says(f: int, m: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("members", [1, 2, 8])
-def test_identical_newcomers_are_set_apart_no_more_often_than_the_level_says(members: int) -> None:
-    draw, values = seeded(members), []
-    for _ in range(200):
-        folds = updates(4, members + 1, draw=draw)
-        values.append(newcomers_tested(folds, last(members + 1), draw, level=0.05).confirmed)
-    assert np.mean(values) < 0.08
-
-
-@pytest.mark.parametrize(("members", "new"), [(1, 1), (2, 1), (6, 1), (6, 2)])
-def test_newcomers_of_another_group_are_told_apart(members: int, new: int) -> None:
-    folds = updates(4, members, new, apart=3.0, draw=seeded(2))
-    found = newcomers_tested(folds, last(members + new, new), seeded(), level=0.05)
-    assert found.confirmed and torch.equal(found.proposal, last(members + new, new))
-    assert found.contrast > 0 and found.drawn == 1000
-
-
-def test_a_newcomer_that_differs_only_as_members_differ_from_each_other_founds_nothing() -> None:
-    folds = updates(4, *[1] * 7, apart=2.0, draw=seeded(3))
-    folds[:, 0] += folds[:, 0].mean(dim=0)  # a member that stands farther out
-    found = newcomers_tested(folds, last(7), seeded(), level=0.05)
-    assert found.tested and not found.confirmed and found.p >= 1 / 6
-
-
-def test_the_distance_of_two_lone_clients_is_that_of_their_folds() -> None:
-    """Within each, the one pair of folds; minus twice the mean of the four pairs across; levels cancel."""
-    alike = torch.tensor([[0, 0, 5, 1], [0, 0, 1, 3], [5, 1, 0, 0], [1, 3, 0, 0.0]])[None]
-    found = newcomer_test(alike, 2, torch.tensor([False, True]), seeded(), level=0.5)
-    assert found.contrast == pytest.approx(5 + 3 - 2 * (0 + 1 + 1 + 0) / 4)
-
-
-@pytest.mark.slow
 def test_evidence_may_be_means_over_rounds() -> None:
     rounds = [similarity_of(updates(4, 4, 4, apart=1.2, draw=seeded(seed))) for seed in range(3)]
     mean = torch.stack(rounds).mean(dim=0)
@@ -94,10 +52,7 @@ def test_what_says_nothing_is_not_tested() -> None:
     for value, reason in ((1.0, "no_pattern"), (torch.nan, "similarities_not_finite")):
         alike = torch.full((1, 20, 20), value)
         assert fold_test(alike, 4, seeded(), 0.05).reason == reason
-        assert newcomer_test(alike, 4, last(5), seeded(), 0.05).reason == reason
     few = groups_tested(folds[:2, :4], seeded(), 0.03)
     assert few.floor == pytest.approx(6 / 70)  # C(4, 2) of C(8, 4)
     assert few.reason == "level_out_of_reach"
-    lone = newcomers_tested(folds[:, :2], last(2), seeded(), 0.02)
-    assert lone.floor == pytest.approx(1 / 35) and not lone.tested  # 8 updates in two sets of 4
     assert groups_tested(folds[:, :3], seeded(), 0.05).reason == "too_few_members"

@@ -116,8 +116,8 @@ def test_of_several_offers_the_one_of_lowest_training_loss_is_taken() -> None:
     task = fit_of(layout, offers, selection_fold="A")
     plan = plan_of(models, task)
     found = batched.run(plan)
-    wrong = plan_of(models, replace(task, selection_metric="errors", trainable=layout.nothing))
-    assert_close(batched.run(wrong), loop.run(wrong))
+    untrained = plan_of(models, replace(task, trainable=layout.nothing))
+    assert_close(batched.run(untrained), loop.run(untrained))
     assert found.results["train"].chosen.tolist() == [2, 1, 2, 1]
     assert_close(found, loop.run(plan))
 

@@ -108,18 +108,6 @@ def test_offers_are_compared_on_the_part_that_is_named_whatever_is_trained_on() 
     assert all(not result.updates.values.any() and result.sizes.tolist() == [6] for result in told.values())
 
 
-def test_offers_may_be_compared_by_the_share_of_samples_that_they_misclassify() -> None:
-    engine, layout, start = loop_of([12])
-    models = start + 0.5 * torch.randn(3, layout.p, generator=torch.Generator().manual_seed(0))
-    fit = fit_of(layout, [[2, 0, 1]], trainable=layout.nothing, fold="B", selection_fold="B", selection_metric="errors")
-    result = engine.run(plan_of(models, fit)).results["train"]
-    data = data_of([12])
-    inputs, labels = data.samples(data.train(0, "B"))
-    wrong = (engine.outputs(models, inputs).argmax(dim=2) != labels).float().mean(dim=1)
-    assert result.losses[0].tolist() == pytest.approx(wrong[[2, 0, 1]].tolist())
-    assert result.chosen.tolist() == [min((2, 0, 1), key=lambda model: float(wrong[model]))]
-
-
 def test_a_model_is_judged_once_however_many_fits_offer_it(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, layout, start = loop_of([12])
     judged, evaluate = list[object](), engine._evaluate
@@ -133,20 +121,11 @@ def test_a_model_is_judged_once_however_many_fits_offer_it(monkeypatch: pytest.M
     plan = plan_of(
         torch.stack([start, start + 0.1]),
         fit,
-        replace(fit, selection_metric="errors"),
+        replace(fit, stream="other"),
         replace(fit, selection_fold="A"),
     )
     assert [result.losses.shape for result in engine.run(plan).results.values()] == [(1, 2)] * 3
     assert len(judged) == 4  # two models, on two parts
-
-
-def test_data_are_worth_as_many_samples_as_they_have_units_of_equal_size() -> None:
-    """Units of 1, 2 and 3 samples: (1 + 2 + 3)^2 / (1 + 4 + 9)."""
-    columns = {"trial": np.array([7, 8, 8, 9, 9, 9, 1, 2, 3, 4])}
-    for unit, worth in ((None, 6.0), ("trial", 36 / 14)):
-        data = replace(dataset(10), columns=columns, unit=unit)
-        client_data = ClientData(data, partition_of([6]), seed=0)
-        assert client_stat("units", client_data, client_data.train(0)).tolist() == pytest.approx([worth])
 
 
 def test_copies_of_one_sample_span_one_direction() -> None:

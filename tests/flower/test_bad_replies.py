@@ -95,7 +95,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "too many samples": (put("result-train", "size", 33), "to be of 1 to 32 samples, found 33"),
     "samples of another type": (put("result-train", "size", 3.5), "size = 3.5: Input should be a valid integer"),
     "a model that was not offered": (put("result-train", "chosen", 1), "trained from an offered model, found 1"),
-    "losses": (put("result-train", "losses", [-1.0]), "to have 1 loss, each of 0 to inf"),
+    "losses": (put("result-train", "losses", [-1.0]), "to have 1 losses, each of at least 0"),
     "losses of texts": (put("result-train", "losses", ["a"]), "losses.0 = 'a': Input should be a valid number"),
     "round": (put("reply", "round", 1), "expected a reply of round 2, found round 1"),
     "client": (put("reply", "client", 3), "expected a reply of client 2, found client 3"),

@@ -60,7 +60,7 @@ CLIENTS = 4
 MASKS = st.tuples(*[st.booleans()] * len(LAYOUT.tensors))
 NAMES = st.lists(st.text(max_size=5), max_size=2, unique=True)
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
-SIZES = {"classes": 1, "entropy": 1, "subspaces": 5, "units": 1}
+SIZES = {"classes": 1, "entropy": 1, "subspaces": 5}
 
 
 @st.composite
@@ -96,7 +96,6 @@ def plans(draw: st.DrawFn) -> Plan:
             fold=draw(st.sampled_from(FOLDS)),
             max_samples=draw(st.sampled_from([None, most])),
             selection_fold=draw(st.sampled_from(FOLDS)),
-            selection_metric=draw(st.sampled_from(["loss", "errors"])),
             stream=draw(st.text(max_size=5)),
             upload_values=values if any(values) else (),
         )
@@ -189,9 +188,8 @@ def answered(draw: st.DrawFn) -> tuple[Request, Reply]:
             return Result(Rows(nobody, torch.empty(0, LAYOUT.p)), nobody, nobody, torch.empty(0, width))
         row = draw(rows(1))
         row[:, LAYOUT.columns(tuple(not sent for sent in task.upload))] = 0.0
-        most = 1 if task.selection_metric == "errors" else 9
         losses = [
-            draw(st.one_of(st.just(float("nan")), st.floats(0, most, width=32))) for _ in task.candidates[0].tolist()
+            draw(st.one_of(st.just(float("nan")), st.floats(0, 9, width=32))) for _ in task.candidates[0].tolist()
         ]
         taken = torch.tensor([draw(st.sampled_from(models))])
         largest = 9 if task.max_samples is None else int(task.max_samples[0])
@@ -234,24 +232,26 @@ def test_every_sound_reply_is_what_is_expected_before_it_comes(case: tuple[Reque
 
 
 @pytest.mark.parametrize(
-    ("wrong", "units", "size", "message"),
+    ("loss", "size", "message"),
     [
-        (1.5, 4.0, 4, r"expected result train to have 1 errors, each of 0 to 1, found \[1.5\]"),
-        (0.5, 10.0, 4, "expected 0 to 9 independent samples, found 10"),
-        (0.5, -1.0, 4, "expected 0 to 9 independent samples, found -1"),
-        (0.5, 4.0, 5, "expected result train to be of 1 to 4 samples, found 5"),
+        (-0.5, 4, r"expected result train to have 1 losses, each of at least 0, found \[-0.5\]"),
+        (0.5, 5, "expected result train to be of 1 to 4 samples, found 5"),
     ],
 )
-def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
-    wrong: float, units: float, size: int, message: str
+def test_nobody_claims_a_loss_below_zero_or_more_samples_than_it_was_to_train_on(
+    loss: float, size: int, message: str
 ) -> None:
-    task = replace(whole_fit(), selection_metric="errors", upload=LAYOUT.nothing, max_samples=torch.tensor([4]))
+    task = replace(whole_fit(), upload=LAYOUT.nothing, max_samples=torch.tensor([4]))
     ids = torch.tensor([0])
-    asked = asked_of(task, client_stats={"units": torch.tensor([True])})
-    result = Result(Rows(ids, torch.zeros(1, LAYOUT.p)), ids, torch.tensor([size]), torch.tensor([[wrong]]))
-    told = Reply(Report({"train": result}, client_stats={"units": Rows(ids, torch.tensor([[units]]))}))
+    asked = asked_of(task)
+    result = Result(Rows(ids, torch.zeros(1, LAYOUT.p)), ids, torch.tensor([size]), torch.tensor([[loss]]))
     with pytest.raises(InputError, match=message):
-        read_reply(write_reply(told, asked, LAYOUT, "run"), asked, LAYOUT, ReplyBounds("run", 9))
+        read_reply(
+            write_reply(Reply(Report({"train": result})), asked, LAYOUT, "run"),
+            asked,
+            LAYOUT,
+            ReplyBounds("run", 9),
+        )
 
 
 @pytest.mark.parametrize(
@@ -268,10 +268,6 @@ def test_nobody_claims_to_err_more_than_always_or_more_samples_than_it_has(
         (lambda s: s["request"].update(models=[0, 1]), "expected sent to have 4 values for 2 models, found 4"),
         (lambda s: s["task-train"].update(trainable=[4]), "trainable.0 = 4: Input should be a valid boolean"),
         (lambda s: s["task-train"].update(candidates=[[7]]), "a candidate is model 7, but the plan carries 1"),
-        (
-            lambda s: s["task-train"].update(selection_metric="luck"),
-            "selection_metric = 'luck': Input should be 'loss' or 'errors'",
-        ),
     ],
 )
 def test_a_payload_that_is_no_request_is_refused(spoil: Any, message: str) -> None:
@@ -311,7 +307,7 @@ def test_a_run_config_survives_its_message(reading: ReadOptions) -> None:
     config = replace(config, objective=Objective(class_weights=(1.0, 20.0)))
     payload = write_run_config(config, layout_of(config.network()))
     assert read_run_config(decode(encode(payload))) == config
-    assert config.stat_sizes == {"classes": 1, "entropy": 1, "subspaces": 10 * 3 * 64, "units": 1}
+    assert config.stat_sizes == {"classes": 1, "entropy": 1, "subspaces": 10 * 3 * 64}
 
 
 def test_another_network_than_the_senders_is_refused() -> None:

@@ -93,7 +93,6 @@ def problem_with(
             least_clients=experiment.privacy.min_cluster,
         ),
         checks=checks_of(experiment),
-        extra_uploads=experiment.privacy.kind == "none",
         server=server_of(experiment.server),
         features=features,
         public=torch.empty(0) if experiment.data.public else None,  # a placeholder until the data is read

@@ -22,7 +22,7 @@ from fedstrata.clustering.density import dbscan, hopkins, hopkins_ratio
 from fedstrata.clustering.hierarchy import agglomerate, bipartition, silhouette_cut, splits
 from fedstrata.clustering.means import kmeans
 from fedstrata.clustering.patterns import centred, likeness
-from fedstrata.clustering.permutations import PermutationResult, error_rate_test, not_tested, smallest_sure_p
+from fedstrata.clustering.permutations import PermutationResult, not_tested, smallest_sure_p
 from fedstrata.clustering.separation import gap, reference_split, theorem_1_bound
 from fedstrata.clustering.similarity import (
     cosine,
@@ -37,7 +37,6 @@ from fedstrata.clustering.split_half import (
     Replication,
     contrast,
     fold_test,
-    newcomer_test,
     propose,
     replication,
     split_half_test,
@@ -57,7 +56,6 @@ __all__ = [
     "cosine",
     "dbscan",
     "entropy",
-    "error_rate_test",
     "euclidean",
     "fold_test",
     "gap",
@@ -68,7 +66,6 @@ __all__ = [
     "kmeans",
     "likeness",
     "manhattan",
-    "newcomer_test",
     "norms",
     "not_tested",
     "principal_angles",

@@ -86,8 +86,6 @@ class LocalTask:
             every round. None is no limit.
         selection_fold: The fold on which several candidates are compared. A client that has no sample of it takes the
             first one, and its losses are nan.
-        selection_metric: What is compared: the mean loss, "loss", or the share of errors, "errors". For numbers, how
-            wrong a sample is lies between 0 and 1 (`fedstrata.objective.metrics.mistakes`).
         stream: The name of the client's random stream.
         upload_values: The uploaded tensors that are sent as values and not as updates, (l,), or () for none. The
             server cannot know from which values a locally loaded tensor started.
@@ -111,7 +109,6 @@ class LocalTask:
     fold: str = "all"
     max_samples: torch.Tensor | None = None
     selection_fold: str = "all"
-    selection_metric: Literal["loss", "errors"] = "loss"
     stream: str = "train"
     upload_values: Mask = ()
     continues: str = ""
@@ -224,7 +221,7 @@ class Result:
             ``LocalTask.upload_values`` it is the local model itself.
         chosen: The candidate that each client took, (m',).
         sizes: The number of training samples of each client, (m',).
-        losses: How wrong each candidate is on the selection fold, by `LocalTask.selection_metric`, (m', c); nan where
+        losses: The mean loss of each candidate on the selection fold, (m', c); nan where
             a client had no choice.
     """
 
@@ -261,12 +258,10 @@ class Score:
         return self.correct.double() / self.samples
 
 
-CLIENT_STATS = ("classes", "entropy", "subspaces", "units")
+CLIENT_STATS = ("classes", "entropy", "subspaces")
 """What a plan may ask of the training data. "classes" is the number of classes present, (m, 1). "entropy" is the
 Shannon entropy of the classes in bits, (m, 1). "subspaces" holds the first left singular vectors of the samples of each
-class, (m, classes * vectors * features), zero for an absent class. "units" is the effective number of independent
-samples in fold B, on which models are compared that fold A trained, (m, 1): fewer than its units where these are of
-unequal size."""
+class, (m, classes * vectors * features), zero for an absent class."""
 
 SINGULAR_VECTORS = 3
 """Singular vectors of each class (PACFL uses 3 to 5)."""

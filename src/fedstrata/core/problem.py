@@ -80,7 +80,6 @@ class Problem:
         classifies: Whether the loss is the cross-entropy of one class per sample, in nats.
         truth: The true group of each client, (n,). Only `oracle` and the measures may read it.
         checks: Says which updates count in these means; None where all do.
-        extra_uploads: Whether clients may be asked for updates whose number is not known before the run.
         server: What the server makes of the mean updates; None where models move by them (FedAvg).
         features: The number of numbers in a sample as networks read it; None where it is not known.
         public: Unlabelled samples on the server, normalised, (samples, ...); None when there are none.
@@ -98,7 +97,6 @@ class Problem:
     classifies: bool = True
     truth: torch.Tensor | None = None
     checks: UpdateChecks | None = None
-    extra_uploads: bool = True
     server: Server | None = None
     features: int | None = None
     public: torch.Tensor | None = None

@@ -1,4 +1,4 @@
-"""What the server does beside averaging: a step of an optimiser after the mean, and checks of updates before it.
+"""What the server does beside averaging: a step of an optimiser after the mean.
 
 FedAvgM: Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for federated visual
 classification", arXiv 1909.06335, 2019. FedAdagrad, FedYogi and FedAdam: Reddi et al., "Adaptive federated
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core.layout import Layout, Mask
-from fedstrata.core.messages import Report
-from fedstrata.core.problem import UpdateChecks
-from fedstrata.core.state import ServerMemory, State
+from fedstrata.core.state import ServerMemory
 
 ServerOptimizerName = Literal["none", "momentum", "adagrad", "yogi", "adam"]
 """The optimisers of the server."""
@@ -122,78 +120,3 @@ def _inherited(
                 first[cluster] = memory.first[known[origin]]
                 second[cluster] = memory.second[known[origin]]
     return ServerMoments(torch.tensor([-1 if node is None else node for node in origins]), first, second)
-
-
-@dataclass(frozen=True)
-class UpdateHistory(ServerMemory):
-    """What is known of the updates of clients. Here nothing: those who check them remember more, in a subclass."""
-
-    @property
-    def suspect(self) -> torch.Tensor | None:
-        """Whose updates may do harm, bool (n,); None where nobody checks it."""
-        return None
-
-    @property
-    def drifted(self) -> torch.Tensor | None:
-        """Whose data seem to have changed, bool (n,); None where nobody checks it."""
-        return None
-
-    def left_out(self, n: int) -> torch.Tensor:
-        """Whose updates of the last round are left out of the means of clusters, bool (n,)."""
-        return torch.zeros(n, dtype=torch.bool)
-
-    def doubting(self, clients: torch.Tensor) -> UpdateHistory:
-        """The same where some clients, ids, are doubted."""
-        return self
-
-
-def history_of(state: State) -> UpdateHistory:
-    """What is known of the updates of clients; nothing where nobody checks them."""
-    return state.history if isinstance(state.history, UpdateHistory) else UpdateHistory()
-
-
-@dataclass(frozen=True)
-class CheckedUpdates:
-    """The updates of a round.
-
-    Attributes:
-        history: What is now known.
-        report: The report for decisions. Whoever keeps sending long updates sends none here that is longer than those
-            of others, but for the normal training.
-        counted: The report for the means of clusters, without the updates that are left out.
-        events: What was done to whose updates, an event of each kind where there are some.
-    """
-
-    history: UpdateHistory
-    report: Report
-    counted: Report
-    events: tuple[dict[str, Any], ...] = ()
-
-
-@runtime_checkable
-class DecisionChecks(UpdateChecks, Protocol):
-    """Checks by which decisions are made too, as Strata makes them."""
-
-    def check(
-        self,
-        layout: Layout,
-        history: ServerMemory,
-        report: Report,
-        before: torch.Tensor,
-        labels: torch.Tensor,
-        *,
-        newcomers: torch.Tensor | None = None,
-        chose: torch.Tensor | None = None,
-    ) -> CheckedUpdates:
-        """Check the updates of the normal training of a round. The first arguments are those of `counted`.
-
-        Args:
-            layout: The layout of the network.
-            history: What was known before.
-            report: The report of the round.
-            before: The cluster of each client before the round, (n,).
-            labels: The cluster of each client now, (n,).
-            newcomers: Who was not compared with its cluster yet, bool (n,); None for nobody.
-            chose: Who was offered the models of all clusters, bool (n,); None where nobody ever is, so that it is not
-                asked whose data have changed.
-        """

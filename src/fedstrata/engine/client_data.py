@@ -135,10 +135,6 @@ class ClientData:
         classes: np.ndarray[Any, Any] = counts.argmax(axis=1)
         return classes
 
-    def units(self, index: Tensor) -> Tensor:
-        """The number of samples of each independent unit among some samples, (u,) float32."""
-        return torch.from_numpy(np.unique(self.unit_values(index), return_counts=True)[1]).float()
-
     def unit_values(self, index: Tensor) -> np.ndarray[Any, Any]:
         """The independent unit of each of some samples, (s,)."""
         unit = self.dataset.unit
@@ -302,8 +298,7 @@ def client_stats_of(plan: Plan, client_data: ClientData) -> dict[str, Rows]:
     for name, asked in plan.client_stats.items():
         if bool(asked.any()):
             clients = plan.cohort[asked]
-            fold = "B" if name == "units" else "all"
-            data = (client_data.train(client, fold, plan.round) for client in clients.tolist())
+            data = (client_data.train(client, "all", plan.round) for client in clients.tolist())
             rows = [client_stat(name, client_data, index) for index in data]
             if len(widths := {len(row) for row in rows}) > 1:
                 raise ContractError(
@@ -321,17 +316,13 @@ def client_stat(name: str, client_data: ClientData, index: Tensor) -> Tensor:
         name: One of ``CLIENT_STATS``, or ``"package.module:function"``. "classes" is the number of classes present,
             (1,). "entropy" is the entropy of the class counts in bits, (1,) (AdaCFL Eq. 4). "subspaces" holds the first
             left singular vectors of the samples of each class, (classes * 3 * features,), and is 0 where there are none
-            (PACFL section 3). "units" is Kish's effective sample size, (s_1 + s_2 + ...)^2 / (s_1^2 + s_2^2 + ...) for
-            independent units of s_i samples, (1,).
+            (PACFL section 3).
         client_data: The data of all clients.
         index: The samples.
 
     Raises:
         ContractError: When there is no such statistic, or a function returns no row of numbers.
     """
-    if name == "units":
-        sizes = client_data.units(index)
-        return (sizes.sum().square() / sizes.square().sum().clamp(min=1))[None]
     if name not in CLIENT_STATS:
         return own_stat(name, *client_data.samples(index), client_data.dataset.classes)
     labels = client_data.labels(index)

@@ -161,7 +161,7 @@ class Loop:
             # The scores of one task serve the next one, unless the client's own tensors change the models.
             known = None if local or end is not None else scores.setdefault(task.selection_fold, {})
             candidates = task.candidates[row]
-            place, losses = self._choose(candidates, starts, selection_samples, known, task.selection_metric)
+            place, losses = self._choose(candidates, starts, selection_samples, known)
             taken = int(candidates[place])
             start = starts(place)
             end = self._train(plan, task, client, index, start, plan.models[taken])
@@ -203,9 +203,8 @@ class Loop:
         starts: Callable[[int], Tensor],
         index: Tensor,
         known: _Scores | None = None,
-        metric: str = "loss",
     ) -> tuple[int, Tensor]:
-        """The place of the candidate with the lowest loss or error rate, the first of equals; and this of each, (c,).
+        """The place of the candidate with the lowest loss, the first of equals; and the loss of each, (c,).
 
         Without samples to compare them on, it is the first, and the values are nan.
 
@@ -214,7 +213,6 @@ class Loop:
             starts: The row of the candidate at a place.
             index: The samples on which they are compared.
             known: The scores of models that are compared as they are; None where `starts` changes them.
-            metric: What is compared.
         """
         losses = torch.full((len(candidates),), torch.nan)
         if len(index) and int((candidates >= 0).sum()) > 1:
@@ -225,7 +223,7 @@ class Loop:
                 score = score or self._evaluate(starts(place), index)
                 if known is not None:
                     known[model] = score
-                losses[place] = selection_value(metric, *score, len(index))
+                _, losses[place] = score
         return best_candidate(candidates, losses), losses
 
     def _train(
@@ -496,11 +494,6 @@ def candidate_rows(
     return start
 
 
-def selection_value(metric: str, correct: float, loss: float, samples: int) -> float:
-    """The loss or error rate of a model (`LocalTask.selection_metric`), from its right samples and its loss."""
-    return loss if metric == "loss" else 1 - correct / samples
-
-
 def has_own_end(plan: Plan, name: str) -> bool:
     """Whether the model with which a client ends a task is one with tensors of its own that go on being used.
 
@@ -512,11 +505,11 @@ def has_own_end(plan: Plan, name: str) -> bool:
 
 
 def best_candidate(candidates: Tensor, losses: Tensor) -> int:
-    """The place of the candidate with the lowest loss or error rate, the first of equals. One of nan comes last.
+    """The place of the candidate with the lowest loss, the first of equals. One of nan comes last.
 
     Args:
         candidates: The indices of models, (c,); -1 for none.
-        losses: The loss or error rate of each candidate, (c,); nan where nothing had to be chosen.
+        losses: The loss of each candidate, (c,); nan where nothing had to be chosen.
     """
     worth = torch.where(candidates >= 0, losses.nan_to_num(torch.finfo(losses.dtype).max), torch.inf)
     return int(worth.argmin())

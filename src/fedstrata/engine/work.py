@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedstrata.base.errors import ExperimentError
 from fedstrata.core import Evaluation, Layout, LocalTask, LocalTraining, Mask, Plan, Report, Result, Rows, Score
-from fedstrata.engine.loop import best_candidate, candidate_rows, empty_result, has_own_end, selection_value
+from fedstrata.engine.loop import best_candidate, candidate_rows, empty_result, has_own_end
 
 TEST = "test"
 """The samples that nothing is trained on."""
@@ -94,7 +92,6 @@ class Work:
         own: The tensors that it keeps to itself, by their places in the layout.
         done: What it has done, by task.
         scores: The answer of each evaluation.
-        units: The largest number of independent units in part B that the client told of.
     """
 
     plan: Plan
@@ -103,7 +100,6 @@ class Work:
     own: Mapping[int, Tensor] = field(default_factory=dict)
     done: dict[str, Done] = field(default_factory=dict)
     scores: dict[str, Answer] = field(default_factory=dict)
-    units: int = 0
     _saves: bool = True
     _diverged: bool = False
     _kept: dict[int, Tensor] = field(default_factory=dict)
@@ -164,20 +160,13 @@ class Work:
                     if key not in self._known:
                         choices[key] = Ask("evaluate", starts[at](place), part)
         self._known |= yield from _asked(choices)
-        self.units = max([self.units, *(each.units for (part, _), each in self._known.items() if part == "B")])
         asks = dict[int, Ask]()
         for at, (name, piece, row) in enumerate(pieces):
             candidates = piece.candidates[row]
             losses = torch.full((len(candidates),), torch.nan)
             own = {place: self._known[key] for (of, place), key in keys.items() if of == at}
             for place, answer in own.items() if len(own) > 1 else ():
-                metric = piece.selection_metric if isinstance(piece, LocalTask) else "loss"
-                if metric == "errors" and isnan(answer.accuracy):
-                    raise ExperimentError(
-                        "expected clients that tell the share of samples that are right, as this algorithm compares "
-                        "errors, found none; for an app on Flower, name its metric in Clustered(accuracy=...)"
-                    )
-                losses[place] = selection_value(metric, answer.accuracy * answer.samples, answer.loss, answer.samples)
+                losses[place] = answer.loss
             place = best_candidate(candidates, losses)
             start = starts[at](place)
             if isinstance(piece, Evaluation):
@@ -267,14 +256,4 @@ def report_of(plan: Plan, works: Sequence[Work], layout: Layout) -> Report:
             samples=torch.tensor([each.samples for each in answers.values()], dtype=torch.int64),
             loss=torch.tensor([each.loss for each in answers.values()]),
         )
-    stats = dict[str, Rows]()
-    for name, asked in plan.client_stats.items():
-        # Of "units" alone: where the client does not say, each sample is one, and part B has half of them.
-        halves = {
-            work.client: [float(work.units) or max(1.0, max(each.samples for each in work.done.values()) / 2)]
-            for work in works
-            if work.client in plan.cohort[asked].tolist() and work.done
-        }
-        values = torch.tensor(list(halves.values())).reshape(len(halves), 1)
-        stats[name] = Rows(torch.tensor(list(halves), dtype=torch.int64), values)
-    return Report(results, scores, stats)
+    return Report(results, scores)

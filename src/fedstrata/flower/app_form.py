@@ -66,8 +66,7 @@ def refuse_needs(plan: Plan, algorithm: str, *, served: bool) -> None:
             found = {"training of some layers alone": "take another algorithm"}
             break
     for name in plan.client_stats:
-        if name != "units":
-            found[f"the statistic {name!r} of a client's data"] = "take another algorithm"
+        found[f"the statistic {name!r} of a client's data"] = "take another algorithm"
     for what, remedy in found.items():
         if remedy:
             raise ExperimentError(

@@ -102,7 +102,7 @@ class RunConfig:
     def stat_sizes(self) -> dict[str, int]:
         """The number of numbers that each statistic of ``CLIENT_STATS`` consists of, by its name."""
         subspaces = self.samples.classes * SINGULAR_VECTORS * prod(self.samples.network_shape)
-        return {"classes": 1, "entropy": 1, "subspaces": subspaces, "units": 1}
+        return {"classes": 1, "entropy": 1, "subspaces": subspaces}
 
     def stat_size(self, name: str) -> int:
         """Return the number of numbers of a statistic. A function of the user's own says it about a sample of zeros."""

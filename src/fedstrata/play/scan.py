@@ -12,7 +12,6 @@ import torch
 from fedstrata.algorithms.evidence.layer_scan import (
     LEVEL,
     SCAN_ROUNDS,
-    TASKS,
     LayerChoice,
     LayerEvidence,
     add_evidence,
@@ -60,7 +59,7 @@ class _ScannedFedAvg(Algorithm[_ScanState]):
     def plan(self, problem: Problem, state: _ScanState, cohort: torch.Tensor) -> Plan:
         """The plan of FedAvg with a task for each fold of the data."""
         asked = participants(problem, state, state.evidence, LEVEL, cohort)
-        return add_fold_tasks(fedavg_plan(problem, state, cohort), asked, state.evidence.sizes, TASKS)
+        return add_fold_tasks(fedavg_plan(problem, state, cohort), asked, state.evidence.sizes)
 
     def update(self, problem: Problem, state: _ScanState, report: Report) -> tuple[_ScanState, Diagnostics]:
         """Add the evidence of the round, and average."""

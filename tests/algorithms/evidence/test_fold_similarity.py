@@ -3,7 +3,7 @@
 import torch
 
 from builders import layout_with
-from fedstrata.algorithms.evidence.fold_similarity import FoldSimilarity, groups_test, to_decision, with_round
+from fedstrata.algorithms.evidence.fold_similarity import FoldSimilarity, groups_test, with_round
 from fedstrata.clustering import PermutationResult
 from fedstrata.core import Rows
 
@@ -39,14 +39,13 @@ def test_groups_of_ten_clients_are_found() -> None:
     assert result.proposal.tolist() in ([False, True] * 5, [True, False] * 5)
 
 
-def test_a_test_that_is_not_made_says_how_many_answered_and_how_many_can_be_compared() -> None:
+def test_fewer_than_four_clients_that_can_be_compared_are_not_tested() -> None:
     """Three are too few. Of twelve, three have answered together with all of the seven who did so before."""
     known = with_round(LAYOUT, None, folds(list(range(10)), seed=0))
     for ids, compared in (([0, 1, 2], 0), ([7, 8, 9, 10, 11], 3)):
         _, result = found_in(with_round(LAYOUT, known, folds(ids, seed=1)))
         assert not result.tested and result.reason == "too_few_answers"
-        decision = to_decision(result, 5, answered=len(ids))
-        assert (decision.values["members"], decision.values["compared"]) == (len(ids), compared)
+        assert len(result.proposal) == compared
 
 
 def test_who_has_a_layer_that_did_not_move_takes_no_part() -> None:
@@ -55,9 +54,7 @@ def test_who_has_a_layer_that_did_not_move_takes_no_part() -> None:
     assert with_round(LAYOUT, None, halves).clients.tolist() == [0, 1, 2, 3, 5]
 
 
-def test_another_number_of_folds_begins_anew_and_who_has_left_is_forgotten() -> None:
+def test_another_number_of_folds_begins_anew() -> None:
     known = with_round(LAYOUT, None, folds(list(range(8)), seed=0))
-    members = torch.tensor([True] * 7 + [False])
-    assert with_round(LAYOUT, known, folds(list(range(7)), seed=1), members).clients.tolist() == list(range(7))
     four = with_round(LAYOUT, known, [*folds(list(range(5)), seed=2), *folds(list(range(5)), seed=3)])
     assert four.folds == 4 and four.clients.tolist() == list(range(5)) and int(four.rounds.max()) == 1

@@ -59,8 +59,8 @@ def report_of(*updates: torch.Tensor, clients: list[int] | None = None) -> Repor
     return Report({name: answer(ids, rows[ids], sizes=[size] * len(ids)) for (name, size), rows in each})
 
 
-def asked(n: int, folds: int = 2) -> list[Participants]:
-    return [Participants(0, torch.arange(n), folds)]
+def asked(n: int, folds: int = 2) -> Participants:
+    return Participants(torch.arange(n), folds)
 
 
 def evidence_of(n: int, rounds: int = 1, folds: int = 2, **given: Any) -> LayerEvidence:
@@ -107,9 +107,9 @@ def test_a_round_tells_what_folds_show_what_all_have_in_common_and_who_has_how_m
 
 
 def test_without_folds_the_longest_update_and_the_sizes_are_remembered() -> None:
-    evidence = add_evidence(LAYOUT, no_evidence(LAYOUT, 4), report_of(half(4)), [])
+    evidence = add_evidence(LAYOUT, no_evidence(LAYOUT, 4), report_of(half(4)), None)
     assert evidence.by_layer is None and float(evidence.max_norms[0]) > 0 and evidence.sizes.tolist() == [200] * 4
-    nobody = add_evidence(LAYOUT, evidence, report_of(half(4), clients=[]), [])
+    nobody = add_evidence(LAYOUT, evidence, report_of(half(4), clients=[]), None)
     assert torch.equal(nobody.max_norms, evidence.max_norms)
     alone = add_evidence(LAYOUT, evidence, report_of(*[half(4)] * 3, clients=[0, 1, 2]), asked(4))
     assert alone.by_layer is None and alone.rounds == 0  # three show nothing about each other
@@ -126,18 +126,18 @@ def test_nobody_trains_on_parts_of_its_data_before_sample_counts_are_known() -> 
     problem = toy_problem(20, LAYOUT)
     blank = no_evidence(LAYOUT, 20)
     everyone = torch.arange(20)
-    assert participants(problem, initial_state(problem), blank, LEVEL, everyone) == ()
-    known = add_evidence(LAYOUT, blank, report_of(half(20)), [])
-    (found,) = participants(problem, initial_state(problem), known, LEVEL, everyone)
-    assert found.clients.tolist() == list(range(20)) and found.folds == 2
+    assert participants(problem, initial_state(problem), blank, LEVEL, everyone) is None
+    known = add_evidence(LAYOUT, blank, report_of(half(20)), None)
+    found = participants(problem, initial_state(problem), known, LEVEL, everyone)
+    assert found is not None and found.clients.tolist() == list(range(20)) and found.folds == 2
 
 
 def test_of_many_clients_those_train_on_parts_of_their_data_that_the_round_selects() -> None:
     problem = toy_problem(300, LAYOUT)
     known = replace(no_evidence(LAYOUT, 300), sizes=torch.full((300,), 200), most_answers=20)
     cohort = torch.arange(0, 300, 15)
-    (found,) = participants(problem, initial_state(problem), known, LEVEL, cohort)
-    assert found.clients.tolist() == cohort.tolist()
+    found = participants(problem, initial_state(problem), known, LEVEL, cohort)
+    assert found is not None and found.clients.tolist() == cohort.tolist()
 
 
 def test_groups_in_one_layer_are_found_there() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedstrata.algorithms.evidence.split_half import needed_samples, select_few, select_participants
+from fedstrata.algorithms.evidence.split_half import needed_samples, select_participants
 from fedstrata.core import initial_state
 from fedstrata.testing import toy_problem
 
@@ -42,20 +42,14 @@ def test_a_fold_is_as_large_as_half_of_the_members_can_fill_between_8_and_24(
 )
 def test_small_clients_take_part(sizes: list[int], folds: int, able: int) -> None:
     problem = toy_problem(clients=len(sizes))
-    found = select_participants(problem, initial_state(problem), torch.tensor(sizes), 0, folds, 0.025)
+    found = select_participants(problem, initial_state(problem), torch.tensor(sizes), 0.025)
     assert found is not None and (len(found.clients), found.folds) == (able, folds)
 
 
 def test_of_many_clients_the_others_stay_when_one_is_too_small() -> None:
     problem = toy_problem(clients=300)
     state, sizes = initial_state(problem), torch.full((300,), 200)
-    first = select_participants(problem, state, sizes, 0, "auto", 0.025)
-    later = select_participants(problem, state, sizes.index_fill(0, torch.tensor([299]), 10), 0, "auto", 0.025)
+    first = select_participants(problem, state, sizes, 0.025)
+    later = select_participants(problem, state, sizes.index_fill(0, torch.tensor([299]), 10), 0.025)
     assert first is not None and later is not None and len(later.clients) == 200
     assert int(torch.isin(later.clients, first.clients).sum()) >= 199
-
-
-def test_two_or_three_small_clients_take_part() -> None:
-    problem = toy_problem(clients=3)
-    found = select_few(initial_state(problem), torch.tensor([20, 30, 18]), 0)
-    assert found is not None and found.clients.tolist() == [0, 1]

@@ -95,24 +95,24 @@ def comparison() -> tuple[Plan, Report]:
     plan, report = plan_and_report()
     candidates = torch.tensor([[0, 0, 1, 2]] * 3 + [[1, -1, -1, -1]])
     task = replace(plan.tasks["scores"], candidates=candidates)
-    tasks = {"loss": task, "errors": replace(task, selection_metric="errors"), "train": plan.tasks["train"]}
+    tasks = {"first": task, "second": task, "train": plan.tasks["train"]}
     losses = torch.tensor([[0.5, 0.6, 0.7, 0.8]] * 3 + [[torch.nan] * 4])
     result = replace(report.results["scores"], losses=losses)
-    everything = {"loss": result, "errors": result, "train": report.results["train"]}
+    everything = {"first": result, "second": result, "train": report.results["train"]}
     return replace(plan, models=torch.zeros(3, LAYOUT.p), tasks=tasks), Report(everything)
 
 
 def test_liars_say_that_models_of_groups_are_perfect_and_that_of_all_is_useless_or_the_opposite() -> None:
     plan, report = comparison()
     found = ByzantineClients((1, 3), LAYOUT, None, losses="for_splits").of_report(plan, report)
-    assert found.results["loss"].losses[1].tolist() == [1000.0, 1000.0, 0.0, 0.0]
-    assert found.results["errors"].losses[1].tolist() == [1.0, 1.0, 0.0, 0.0]
-    assert bool(found.results["loss"].losses[3].isnan().all())
+    assert found.results["first"].losses[1].tolist() == [1000.0, 1000.0, 0.0, 0.0]
+    assert found.results["second"].losses[1].tolist() == [1000.0, 1000.0, 0.0, 0.0]
+    assert bool(found.results["first"].losses[3].isnan().all())
     honest = [0, 2]
-    assert torch.equal(found.results["loss"].losses[honest], report.results["loss"].losses[honest])
+    assert torch.equal(found.results["first"].losses[honest], report.results["first"].losses[honest])
     assert found.results["train"] is report.results["train"]
     against = ByzantineClients((1,), LAYOUT, None, losses="against_splits").of_report(plan, report)
-    assert against.results["errors"].losses[1].tolist() == [0.0, 0.0, 1.0, 1.0]
+    assert against.results["second"].losses[1].tolist() == [0.0, 0.0, 1000.0, 1000.0]
 
 
 def lies(**candidates: list[int]) -> list[list[float]]:

@@ -27,8 +27,8 @@ def copies(
     width = len(updates[0]) if updates else 2
     layout = Layout((TensorSpec("head.weight", "head", "linear", (width - len(more),)), *more))
     report = trained(torch.tensor(updates).view(-1, width), clients, known[clients] if chosen is None else chosen)
-    out = np.isin(np.arange(len(labels)), left_out)
-    return np.flatnonzero(copied(compared_updates(layout, report, known), out)).tolist()
+    found = copied(compared_updates(layout, report, known), np.isin(clients.numpy(), left_out))
+    return sorted(clients.numpy()[found].tolist())
 
 
 DISTINCT = [[1.0, 0.0], [0.9, 0.1], [1.1, 0.2], [0.8, -0.1]]

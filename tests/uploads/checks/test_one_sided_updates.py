@@ -1,5 +1,6 @@
 """Updates that lie on one side of those of their cluster in nearly all columns."""
 
+import numpy as np
 import torch
 
 from builders import trained
@@ -20,7 +21,7 @@ def found(updates: torch.Tensor, labels: list[int] | None = None, chosen: list[i
     """Whose update is one-sided."""
     known = torch.tensor(labels or [0] * len(updates))
     report = trained(updates, chosen=known if chosen is None else chosen)
-    return sorted(one_sided(compared_updates(LAYOUT, report, known)))
+    return np.flatnonzero(one_sided(compared_updates(LAYOUT, report, known))).tolist()
 
 
 def shifted(others: torch.Tensor, strength: float) -> torch.Tensor:

@@ -1,7 +1,8 @@
-"""How similar the folds of clients are over split-half rounds, and the permutation test of whether they form groups.
+"""How similar the folds of clients are over rounds, and the permutation test of whether they form groups.
 
-In each split-half round, the similarities of all folds of the participants are added up (`FoldSimilarity`). If the
-clients form groups, the similarities by one half of the folds agree with those by the other half.
+In each round in which clients train on folds, the similarities of all folds of the participants are added up
+(`FoldSimilarity`). If the clients form groups, the similarities by one half of the folds agree with those by the other
+half.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import PermutationResult, fold_test, in_views, likeness, norms, not_tested, split_half_test
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.clustering.similarity import STILL
-from fedstrata.core import Decision, Layout, Matrix, Rows
+from fedstrata.core import Layout, Rows
 
 _REMEMBERED = 2 * MAX_PARTICIPANTS
 """The largest number of clients whose similarity is kept over rounds. Of more, only those of the last round are."""
@@ -22,7 +23,7 @@ _REMEMBERED = 2 * MAX_PARTICIPANTS
 
 @dataclass(frozen=True)
 class FoldSimilarity:
-    """How similar the folds of a cluster's participants are, summed over split-half rounds.
+    """How similar the folds of participants are, summed over the rounds of a scan.
 
     Attributes:
         clients: Who took part, ascending ids (m,).
@@ -57,7 +58,7 @@ def compared_views(layout: Layout) -> dict[str, torch.Tensor]:
     return {name: layout.columns(layout.select(name)) for name in names}
 
 
-def empty_similarity(layout: Layout, folds: int, clients: torch.Tensor | None = None) -> FoldSimilarity:
+def _empty_similarity(layout: Layout, folds: int, clients: torch.Tensor | None = None) -> FoldSimilarity:
     """The similarity of some clients, by default none, before any round."""
     clients = torch.empty(0, dtype=torch.int64) if clients is None else clients
     m = len(clients)
@@ -70,23 +71,18 @@ def empty_similarity(layout: Layout, folds: int, clients: torch.Tensor | None = 
     )
 
 
-def with_round(
-    layout: Layout, known: FoldSimilarity | None, sent: Sequence[Rows], members: torch.Tensor | None = None
-) -> FoldSimilarity:
-    """The similarity of the members of a cluster with that of one more round.
+def with_round(layout: Layout, known: FoldSimilarity | None, sent: Sequence[Rows]) -> FoldSimilarity:
+    """The similarity with that of one more round.
 
     Args:
         layout: The layout of the network.
         known: The similarity of earlier rounds. That of another number of folds is forgotten.
         sent: The updates of the same clients by every fold, (m', p) each.
-        members: Who is in the cluster, bool (n,); None is everyone.
     """
     if known is None or known.folds != len(sent):
-        known = empty_similarity(layout, len(sent))
-    elif members is not None:
-        known = known.only(members[known.clients])
+        known = _empty_similarity(layout, len(sent))
     layers = compared_views(layout)
-    sent = without_zero_layers(sent, layers)
+    sent = _without_zero_layers(sent, layers)
     clients = sent[0].clients
     if len(clients) < MIN_TEST_CLIENTS:
         return replace(known, fresh=torch.zeros_like(known.fresh))
@@ -99,7 +95,7 @@ def with_round(
         measured = torch.stack([torch.block_diag(*each) for each in zip(*halves, strict=True)])
     else:
         measured = likeness(torch.cat([fold.values for fold in sent]), in_views(layers.values()))
-    total = empty_similarity(layout, len(sent), torch.cat([known.clients, clients]).unique())
+    total = _empty_similarity(layout, len(sent), torch.cat([known.clients, clients]).unique())
     _add(total, known.clients, known.similarity, known.rounds)
     _add(total, clients, measured.float(), torch.tensor(1))
     return replace(total, fresh=torch.isin(total.clients, clients))
@@ -113,7 +109,7 @@ def _add(total: FoldSimilarity, clients: torch.Tensor, similarity: torch.Tensor,
     total.rounds[places[:, None], places] += rounds
 
 
-def without_zero_layers(sent: Sequence[Rows], layers: Mapping[str, torch.Tensor]) -> list[Rows]:
+def _without_zero_layers(sent: Sequence[Rows], layers: Mapping[str, torch.Tensor]) -> list[Rows]:
     """The updates of clients that have no layer of zeros, except where the layer is zero for all clients."""
     # A layer with dead units has the update zero by all folds of a client. This would replicate like a group.
     zero = torch.stack([norms(rows.values, in_views(layers.values())) <= STILL for rows in sent])  # (f, v, m)
@@ -149,38 +145,3 @@ def groups_test(
     if some.folds == 2:
         return some.clients, split_half_test(mean[:, :m, :m], mean[:, m:, m:], generator, level, names)
     return some.clients, fold_test(mean, some.folds, generator, level, names)
-
-
-def to_decision(result: PermutationResult, round: int, answered: int, confirmed: str = "groups_replicate") -> Decision:
-    """The decision of a test.
-
-    Args:
-        result: The result of the test.
-        round: The round of the test.
-        answered: The number of clients that sent the updates of all folds in this round.
-        confirmed: The kind of the decision if the test confirms that clients differ.
-    """
-    values = {"level": result.level, "floor": result.floor, "round": float(round)}
-    if not result.tested:
-        compared = float(len(result.proposal))
-        members = {"members": compared, "least": float(MIN_TEST_CLIENTS)}
-        if result.reason == "too_few_answers":
-            members = {**members, "members": float(answered), "compared": compared}
-        return Decision(kind=f"not_tested_{result.reason}", values={**members, **values})
-    measured = {"z": result.statistic, "contrast": result.contrast, "p": result.p}
-    kind = confirmed if result.confirmed else "p_above_level"
-    return Decision(kind=kind, layer=result.layer, values={**measured, **values})
-
-
-def similarity_matrices(layout: Layout, known: FoldSimilarity, node: int) -> list[Matrix]:
-    """The similarity of every two clients in every layer, by all folds together, for people."""
-    m = len(known.clients)
-    f = known.folds
-    same = (
-        known.similarity.reshape(len(known.similarity), f, m, f, m).diagonal(dim1=1, dim2=3).mean(dim=-1)
-    )  # (v, m, m)
-    values = same / known.rounds.clamp(min=1)
-    return [
-        Matrix(node, name, "likeness", known.clients, each)
-        for name, each in zip(compared_views(layout), values, strict=True)
-    ]

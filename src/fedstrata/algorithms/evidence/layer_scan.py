@@ -45,9 +45,6 @@ the largest Z, or the size of the pattern, which are large in first layers too (
 _MAX_REPEATS = 20
 """The choice is repeated so often, each time without other clients."""
 
-TASKS = "scan"
-"""The purpose in the names of the tasks on folds of the data."""
-
 
 @dataclass(frozen=True)
 class LayerEvidence:
@@ -195,8 +192,8 @@ def without_clients(evidence: LayerEvidence, clients: torch.Tensor) -> LayerEvid
 
 def participants(
     problem: Problem, state: State, evidence: LayerEvidence, level: float, cohort: torch.Tensor
-) -> tuple[Participants, ...]:
-    """Who trains on folds of its data, of the only cluster; nobody until the numbers of samples are known.
+) -> Participants | None:
+    """Who trains on folds of its data, of the only cluster; None until the numbers of samples are known.
 
     Args:
         problem: What is fixed for the run.
@@ -206,13 +203,12 @@ def participants(
         cohort: The clients that the round selects, ids.
     """
     answering = evidence.most_answers or None
-    found = select_participants(problem, state, evidence.sizes, 0, "auto", level, answering, cohort)
-    return () if found is None else (found,)
+    return select_participants(problem, state, evidence.sizes, level, answering, cohort)
 
 
 def scan_plan(problem: Problem, state: State, evidence: LayerEvidence, plan: Plan) -> Plan:
     """The plan in which clients also train on folds of their data, in the last rounds before a scan."""
-    return add_fold_tasks(plan, _scanned(problem, state, evidence, plan.cohort), evidence.sizes, TASKS)
+    return add_fold_tasks(plan, _scanned(problem, state, evidence, plan.cohort), evidence.sizes)
 
 
 def scan_round(
@@ -241,24 +237,22 @@ def scan_round(
     return known, choice
 
 
-def _scanned(problem: Problem, state: State, evidence: LayerEvidence, cohort: torch.Tensor) -> tuple[Participants, ...]:
+def _scanned(problem: Problem, state: State, evidence: LayerEvidence, cohort: torch.Tensor) -> Participants | None:
     """Who trains on folds of its data in the coming round of a run, which selects a cohort."""
     round = state.round + 1
     if not is_scanned(round):
-        return ()
+        return None
     return participants(problem, state, without_clients(evidence, state.labels < 0), level_of(round), cohort)
 
 
-def add_evidence(
-    layout: Layout, evidence: LayerEvidence, report: Report, asked: Sequence[Participants]
-) -> LayerEvidence:
+def add_evidence(layout: Layout, evidence: LayerEvidence, report: Report, asked: Participants | None) -> LayerEvidence:
     """Add what a round showed.
 
     Args:
         layout: The layout of the network.
         evidence: The evidence before the round.
         report: The report of clients that all started from the same model.
-        asked: Who was to train on folds of its data.
+        asked: Who was to train on folds of its data; None for nobody.
     """
     updates = report.results[TRAIN].updates
     max_norms = evidence.max_norms
@@ -266,12 +260,12 @@ def add_evidence(
         max_norms = torch.maximum(
             max_norms, norms(updates.values, in_views(views_with_bias(layout).values())).amax(dim=1).to(max_norms)
         )
-    for sent in fold_updates(report, asked, TASKS).values():
-        evidence = _with_similarities(layout, evidence, sent)
+    if asked is not None:
+        evidence = _with_similarities(layout, evidence, fold_updates(report, asked))
     return replace(
         evidence,
         max_norms=max_norms,
-        sizes=usable_sizes(evidence.sizes, report, asked, TASKS),
+        sizes=usable_sizes(evidence.sizes, report, asked),
         most_answers=max(evidence.most_answers, len(updates.clients)),
     )
 

@@ -1,23 +1,21 @@
-"""Split-half rounds: clients also train on folds of their data, and a permutation test compares the folds.
+"""Split-half rounds, and what the layer scan asks of clients: training on folds of their data.
 
-In a split-half round the *participants* of a cluster train, besides their normal work, from the cluster's model on
-disjoint folds of their data: on the halves A and B, or on four quarters where few clients are compared. This module
-says when, who takes part, and on what they train. `fold_similarity` says what it shows. The tests of a cluster share an
-error budget alpha.
+The *participants* of a scan train, besides their normal work, from the model of all on disjoint folds of their data: on
+the halves A and B, or on four quarters where few clients are compared. This module says who takes part, and on what
+they train. `fold_similarity` says what it shows.
 
-Strata splits clusters by this test, and the layer scan asks which layer shows groups. `fedstrata.clustering` has the
-tests themselves.
+Strata shares the rounds and the levels, whose tests have an error budget alpha together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import smallest_sure_p
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
-from fedstrata.core import TRAIN, Decision, LocalTask, Plan, Problem, Report, Result, Rows, State
+from fedstrata.core import TRAIN, Plan, Problem, Report, Result, Rows, State
 
 _MAX_MEMBERS_OF_FOUR_FOLDS = 12
 """The largest number of members for which four folds are used. From 13 members on, the p that two clear groups are sure
@@ -32,9 +30,8 @@ MIN_FOLD = 8
 MAX_PARTICIPANTS = 200
 """The largest number of participants. Of more members, so many are drawn at random, of those that the round selects."""
 
-_FOLDS_BY_NUMBER = {1: ("A",), 2: ("A", "B"), 4: ("A1", "A2", "B1", "B2")}
-"""The names of the folds, by how many a client trains on. Those of half A come first. Who trains on one fold keeps half
-B for the hold-out comparison."""
+_FOLDS_BY_NUMBER = {2: ("A", "B"), 4: ("A1", "A2", "B1", "B2")}
+"""The names of the folds, by how many a client trains on. Those of half A come first."""
 
 
 # When to test, and at what level.
@@ -56,7 +53,7 @@ def split_half_rounds(rounds: int) -> int:
 def next_level(alpha: float, tests: int) -> float:
     """The level of a cluster's next test after so many (alpha spending): alpha / 2, / 6, / 12, ..., in sum alpha.
 
-    Levels that fall faster would be too low for late tests, which rest on the evidence of many rounds.
+    Levels that fall faster would be too low for late tests.
     """
     return alpha / ((tests + 1) * (tests + 2))
 
@@ -66,25 +63,21 @@ def next_level(alpha: float, tests: int) -> float:
 
 @dataclass(frozen=True)
 class Participants:
-    """The clients of one cluster that train on folds in a split-half round.
+    """The clients that train on folds of their data.
 
     Attributes:
-        cluster: The cluster.
         clients: Their ids, (m,).
-        folds: The number of folds that each trains on. One fold means that the clients are too few for a permutation
-            test, and only half A is asked for.
+        folds: The number of folds that each trains on, 2 or 4.
         samples: The number of training samples that each needs.
     """
 
-    cluster: int
     clients: torch.Tensor
     folds: int
     samples: int = 0
 
-    @property
-    def divisor(self) -> int:
-        """The number of equal folds into which a client's data are cut, whether it trains on all of them or not."""
-        return max(2, self.folds)
+    def tasks(self) -> Mapping[str, str]:
+        """The fold of each task, by the name of the task."""
+        return {f"scan {fold} of {self.folds}": fold for fold in _FOLDS_BY_NUMBER[self.folds]}
 
 
 def needed_samples(sizes: torch.Tensor, folds: int) -> int:
@@ -108,30 +101,24 @@ def select_participants(
     problem: Problem,
     state: State,
     sizes: torch.Tensor,
-    cluster: int,
-    folds: int | str,
     level: float,
     answering: int | None = None,
     cohort: torch.Tensor | None = None,
 ) -> Participants | None:
-    """Who takes part in a test of a cluster; None where even two clear groups among them would not reach the level.
+    """Who takes part in a test of all clients; None where even two clear groups among them would not reach the level.
 
     Args:
         problem: What is fixed for the run.
-        state: The state before the round.
+        state: The state before the round, with one cluster.
         sizes: The training samples of each client, (n,); 0 where they are not known yet.
-        cluster: The cluster.
-        folds: The number of folds, 2 or 4, or ``"auto"``.
         level: The level of the test.
         answering: The number of members that are likely to answer; None for all of them.
         cohort: The clients that the round selects, or those of them that have answered; None for everyone.
     """
-    members = (state.labels == cluster).nonzero().flatten()
+    members = (state.labels == 0).nonzero().flatten()
     likely = len(members) if answering is None else min(len(members), max(answering, 1))
-    if isinstance(folds, int):
-        numbers: tuple[int, ...] = (folds,)
-    elif likely > _MAX_MEMBERS_OF_FOUR_FOLDS:
-        numbers = (2,)
+    if likely > _MAX_MEMBERS_OF_FOUR_FOLDS:
+        numbers: tuple[int, ...] = (2,)
     else:
         # The first of equally many participants is taken. Four small folds are for where two show nothing.
         large_enough = needed_samples(sizes[members], 4) == 4 * FULL_FOLD
@@ -143,12 +130,12 @@ def select_participants(
         clients = members[(sizes[members] >= needed) | (sizes[members] == 0)]
         sizes_known = bool(sizes[clients].any())
         if len(clients) > MAX_PARTICIPANTS:
-            clients = _drawn(problem, int(state.nodes[cluster]), clients, cohort)
+            clients = _drawn(problem, int(state.nodes[0]), clients, cohort)
         # With four folds, even four clients reach the levels of nine tests at alpha = 0.05. With two, few clients may
         # have too few permutations for any test.
         enough = len(clients) >= MIN_TEST_CLIENTS and sizes_known
         if enough and (number == 4 or smallest_sure_p(len(clients)) <= level):
-            found.append(Participants(cluster, clients, number, needed))
+            found.append(Participants(clients, number, needed))
     return max(found, key=lambda each: len(each.clients), default=None)
 
 
@@ -165,36 +152,11 @@ def _drawn(problem: Problem, node: int, clients: torch.Tensor, cohort: torch.Ten
     return order[:MAX_PARTICIPANTS].sort().values
 
 
-def select_few(state: State, sizes: torch.Tensor, cluster: int) -> Participants | None:
-    """The participants of a cluster of two or three, too few for a permutation test; None of any other cluster."""
-    members = (state.labels == cluster).nonzero().flatten()
-    needed = needed_samples(sizes[members], 2)
-    clients = members[sizes[members] >= needed]
-    return Participants(cluster, clients, 1, needed) if len(clients) >= 2 and len(members) < MIN_TEST_CLIENTS else None
-
-
-def too_few_samples(state: State, sizes: torch.Tensor, cluster: int, folds: int | str = "auto") -> Decision:
-    """The decision about a cluster that has no participants."""
-    of_members = sizes[state.labels == cluster]
-    number = folds if isinstance(folds, int) else 2
-    needed = needed_samples(of_members, number)
-    values = {
-        "round": float(state.round + 1),
-        "able": float((of_members >= needed).sum()),
-        "members": float(len(of_members)),
-        "samples": float(needed),
-        "folds": float(number),
-    }
-    return Decision(kind="not_tested_too_few_samples", values=values)
-
-
 # What they do.
 
 
-def add_fold_tasks(
-    plan: Plan, participants: Sequence[Participants], sizes: torch.Tensor, purpose: str = "test"
-) -> Plan:
-    """The plan in which all participants also train on each fold, from their cluster's model, on equally many samples.
+def add_fold_tasks(plan: Plan, asked: Participants | None, sizes: torch.Tensor) -> Plan:
+    """The plan in which all participants also train on each fold, from the model of all, on equally many samples.
 
     All folds start from the same model. Trained one after the other, the second fold would correct the noise of the
     first. A quarter of the data is gone through twice, so that its update has as many steps as that of a half. The
@@ -202,66 +164,46 @@ def add_fold_tasks(
 
     Args:
         plan: Its task ``"train"`` is the normal work.
-        participants: The participants of every cluster that is tested.
+        asked: The participants; None for nobody.
         sizes: The training samples of each client, (n,); 0 where they are not known yet.
-        purpose: The name of the test in the names of the tasks.
     """
-    tasks = dict(plan.tasks)
-    for folds in sorted({each.folds for each in participants}):
-        task = _fold_task(plan, [each for each in participants if each.folds == folds], folds, sizes)
-        for fold in _FOLDS_BY_NUMBER[folds]:
-            tasks[_task_name(purpose, fold, folds)] = replace(task, fold=fold, stream=fold)
-    return replace(plan, tasks=tasks)
-
-
-def _fold_task(plan: Plan, participants: Sequence[Participants], folds: int, sizes: torch.Tensor) -> LocalTask:
-    """The work on any one of so many folds."""
-    candidates = torch.full((len(plan.cohort), 1), -1)
-    max_samples = torch.zeros(len(plan.cohort), dtype=torch.int64)
-    for each in participants:
-        selected = torch.isin(plan.cohort, each.clients)
-        known = sizes[each.clients]
-        candidates[selected] = each.cluster
-        # Of a sample of many clients, perhaps nobody has answered before.
-        smallest = int(known[known > 0].min()) if bool(known.any()) else each.samples
-        max_samples[selected] = smallest // each.divisor
+    if asked is None:
+        return plan
+    selected = torch.isin(plan.cohort, asked.clients)
+    known = sizes[asked.clients]
+    # Of a sample of many clients, perhaps nobody has answered before.
+    smallest = int(known[known > 0].min()) if bool(known.any()) else asked.samples
     normal = plan.tasks[TRAIN]
-    training = replace(normal.training, epochs=normal.training.epochs * max(2, folds) // 2)
-    return replace(normal, candidates=candidates, max_samples=max_samples, training=training)
+    task = replace(
+        normal,
+        candidates=torch.where(selected, 0, -1)[:, None],
+        max_samples=torch.where(selected, smallest // asked.folds, 0),
+        training=replace(normal.training, epochs=normal.training.epochs * asked.folds // 2),
+    )
+    on_folds = {name: replace(task, fold=fold, stream=fold) for name, fold in asked.tasks().items()}
+    return replace(plan, tasks={**plan.tasks, **on_folds})
 
 
-def _task_name(purpose: str, fold: str, folds: int) -> str:
-    """The name of the task on one of so many folds."""
-    return f"{purpose} {fold} of {folds}"
-
-
-def fold_updates(
-    report: Report, participants: Sequence[Participants], purpose: str = "test"
-) -> Mapping[int, tuple[Rows, ...]]:
-    """What the participants of each cluster sent: the updates of the same clients by every fold, (m', p) each.
+def fold_updates(report: Report, asked: Participants) -> tuple[Rows, ...]:
+    """What the participants sent: the updates of the same clients by every fold, (m', p) each.
 
     Args:
         report: The report of the plan that `add_fold_tasks` made.
-        participants: As in the plan.
-        purpose: As in the plan.
+        asked: The participants.
     """
-    sent = dict[int, tuple[Rows, ...]]()
-    for each, results in _answers(report, participants, purpose):
-        # An update of zero says nothing about its client. Folds that are cut between independent units may be smaller
-        # than asked for, and clients with more noise than others would look like a group.
-        largest = _largest_size(results)
-        able = set(each.clients.tolist())
-        for result in results:
-            sound = (result.sizes == largest) & (result.updates.values.double().norm(dim=1) > 0)
-            able &= set(result.updates.clients[sound].tolist())
-        ids = torch.tensor(sorted(able), dtype=torch.int64)
-        sent[each.cluster] = tuple(Rows(ids, result.updates.of(ids)) for result in results)
-    return sent
+    results = _answers(report, asked)
+    # An update of zero says nothing about its client. Folds that are cut between independent units may be smaller
+    # than asked for, and clients with more noise than others would look like a group.
+    largest = _largest_size(results)
+    able = set(asked.clients.tolist())
+    for result in results:
+        sound = (result.sizes == largest) & (result.updates.values.double().norm(dim=1) > 0)
+        able &= set(result.updates.clients[sound].tolist())
+    ids = torch.tensor(sorted(able), dtype=torch.int64)
+    return tuple(Rows(ids, result.updates.of(ids)) for result in results)
 
 
-def usable_sizes(
-    sizes: torch.Tensor, report: Report, participants: Sequence[Participants], purpose: str = "test"
-) -> torch.Tensor:
+def usable_sizes(sizes: torch.Tensor, report: Report, asked: Participants | None) -> torch.Tensor:
     """The number of samples of each client that its folds can use, (n,); 0 where it is not known.
 
     A client of unknown size has the size that it reports now. A fold that is smaller than those of other clients lowers
@@ -270,27 +212,21 @@ def usable_sizes(
     Args:
         sizes: The sizes that were known before, (n,).
         report: The report of the plan that `add_fold_tasks` made.
-        participants: As in the plan.
-        purpose: As in the plan.
+        asked: The participants; None for nobody.
     """
     result = report.results[TRAIN]
     known = sizes.clone()
     clients = result.updates.clients
     known[clients] = torch.where(known[clients] > 0, known[clients], result.sizes)
-    for each, results in _answers(report, participants, purpose):
-        largest = _largest_size(results)
-        for fold in results:
-            short = fold.sizes < largest
-            ids = fold.updates.clients[short]
-            known[ids] = torch.minimum(known[ids], each.divisor * fold.sizes[short])
+    if asked is None:
+        return known
+    results = _answers(report, asked)
+    largest = _largest_size(results)
+    for fold in results:
+        short = fold.sizes < largest
+        ids = fold.updates.clients[short]
+        known[ids] = torch.minimum(known[ids], asked.folds * fold.sizes[short])
     return known
-
-
-def answer_counts(labels: torch.Tensor, report: Report, k: int) -> list[int]:
-    """How many members of each of k clusters, by the labels of the clients (n,), have answered in a round."""
-    answered = labels[report.results[TRAIN].updates.clients]
-    counts: list[int] = answered[answered >= 0].bincount(minlength=k).tolist()
-    return counts
 
 
 def selected_clients(report: Report) -> torch.Tensor:
@@ -298,13 +234,10 @@ def selected_clients(report: Report) -> torch.Tensor:
     return report.results[TRAIN].updates.clients if report.cohort is None else report.cohort
 
 
-def _answers(
-    report: Report, participants: Sequence[Participants], purpose: str
-) -> Iterator[tuple[Participants, list[Result]]]:
-    """The results of each cluster's participants by every fold."""
-    for each in sorted(participants, key=lambda one: one.folds):
-        results = [report.results[_task_name(purpose, fold, each.folds)] for fold in _FOLDS_BY_NUMBER[each.folds]]
-        yield each, [result.only(torch.isin(result.updates.clients, each.clients)) for result in results]
+def _answers(report: Report, asked: Participants) -> list[Result]:
+    """The results of the participants by every fold."""
+    results = [report.results[name] for name in asked.tasks()]
+    return [result.only(torch.isin(result.updates.clients, asked.clients)) for result in results]
 
 
 def _largest_size(results: Sequence[Result]) -> int:

@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass
 
 from fedstrata.algorithms.evidence.split_half import is_split_half_round, next_level
 from fedstrata.algorithms.keys import STRICT, Auto, NonNegativeInteger
+from fedstrata.algorithms.strata.candidates import MIN_CLIENTS
 from fedstrata.algorithms.strata.choices import (
     add_other_models,
     choice_events,
@@ -23,7 +24,13 @@ from fedstrata.algorithms.strata.choices import (
 )
 from fedstrata.algorithms.strata.state import ClusterState, StrataState
 from fedstrata.algorithms.strata.trial import Trial, Verdict, begin_trial, personal_trial, verdict_of
-from fedstrata.algorithms.strata.trial_tasks import add_group_task, add_trial_tasks, group_updates, with_answers
+from fedstrata.algorithms.strata.trial_tasks import (
+    MIN_FOLD,
+    add_group_task,
+    add_trial_tasks,
+    group_updates,
+    with_answers,
+)
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Decision,
@@ -46,7 +53,7 @@ from fedstrata.core import (
 class Strata:
     """Strata: splits only what proves itself on other data; no thresholds, a bounded chance of a wrong split.
 
-    In split-half rounds (2, 3, 4, 6, 9, 13, 19, 28, each 1.5 times the last) clients also train on half A of their
+    In split-half rounds (2, 4, 6, 9, 13, 19, 28, each about 1.5 times the last) clients also train on half A of their
     data. Groups of clients with similar updates are candidates, and the model of a group is that of the cluster plus
     its mean update. In the next round, clients measure the losses of these models on half B. A cluster is split into
     groups if the members of each prefer its model beyond chance, and lose less by it than by one model for all. For
@@ -121,6 +128,8 @@ class Strata:
             if begun is not None:
                 clusters[cluster] = replace(known, trial=begun[0], tests=known.tests + 1)
                 matrices += begun[1]
+            elif state.tree[int(state.nodes[cluster])].decision is None:
+                decisions[cluster] = _not_tested(int(stayed.sum()), round)
 
         # 3. Split clusters, and average the updates inside them (FedAvg).
         after_splits, parents, clusters = _split(state, labels, splits, clusters)
@@ -143,6 +152,7 @@ class Strata:
         if len(verdict.leaves) > 1 and self.compares == "personal" and not trial.of_personal_models:
             next_trial = personal_trial(problem.layout, trial, verdict, round)
             known = replace(known, trial=next_trial, last_personal_trial=round)
+            verdict = replace(verdict, decision=replace(verdict.decision, kind="groups_on_trial"))
         return known, verdict
 
     def assign(self, problem: Problem, state: StrataState, report: Report) -> torch.Tensor:
@@ -160,6 +170,12 @@ class _Split:
 
     trial: Trial
     verdict: Verdict
+
+
+def _not_tested(members: int, round: int) -> Decision:
+    """The decision about a cluster of which too few members have enough samples, or sent anything."""
+    values = {"round": float(round), "members": float(members), "least": float(MIN_CLIENTS), "samples": 2.0 * MIN_FOLD}
+    return Decision("too_few_for_trial", values=values)
 
 
 def _due(state: StrataState) -> list[int]:
@@ -197,7 +213,7 @@ def _split(
                 clients = trial.clients[trial.groups.inside[leaf]]
                 after[clients[members[clients]]] = len(parents)
                 parents.append(cluster)
-                known.append(ClusterState(tests=memory.tests, last_personal_trial=memory.last_personal_trial))
+                known.append(ClusterState(tests=memory.tests))
         elif bool(members.any()) or not bool((labels[state.labels == cluster] >= 0).any()):
             after[members] = len(parents)
             parents.append(cluster)

@@ -16,6 +16,10 @@ _MAX_DEPTH = 2
 """The most splits above a group, so that a cluster becomes four at most. A member judges up to two models for each."""
 
 
+MIN_CLIENTS = 4
+"""The fewest clients among whom groups are sought: two groups of two, of which a test has two degrees of freedom."""
+
+
 @dataclass(frozen=True)
 class GroupTree:
     """A tree of groups. Node 0 is everyone, each node comes after its parent, and each has two subgroups or none.
@@ -77,7 +81,7 @@ def candidate_groups(layout: Layout, updates: Rows, *, inside_sides: bool = True
     node = 0
     while node < len(groups):
         members = groups[node].nonzero().flatten()
-        if depths[node] < max_depth and len(members) > 1:
+        if depths[node] < max_depth and len(members) >= MIN_CLIENTS:
             *_, alike = similarities(layout, updates.values[members]).values()
             second = bipartition(alike, "average").bool()
             for side in (~second, second):

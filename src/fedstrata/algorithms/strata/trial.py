@@ -24,14 +24,17 @@ from math import sqrt
 
 from scipy.special import stdtr
 
-from fedstrata.algorithms.strata.candidates import GroupTree, candidate_groups, clearest_layer, similarities
+from fedstrata.algorithms.strata.candidates import (
+    MIN_CLIENTS,
+    GroupTree,
+    candidate_groups,
+    clearest_layer,
+    similarities,
+)
 from fedstrata.algorithms.tuning import MAX_EXCESS_LOSS, SHARES
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import Decision, Layout, Matrix, Problem, Rows
 from fedstrata.core.aggregation import GroupAggregation
-
-_MIN_CLIENTS = 4
-"""The fewest clients among whom groups are sought: two groups of two, of which the test has two degrees of freedom."""
 
 _MAX_ROUNDS = 10
 """The number of rounds after which a trial is given up if too few have answered."""
@@ -63,6 +66,7 @@ class Trial:
         start: The model from which they come, (1, p).
         losses: The mean loss of each client by each model that it judges, (m, q, s): by the model itself, or by
             personal models in the order of `SHARES`. It is nan for other models, and until the client has answered.
+        samples: The number of samples behind them, (m,); 0 until the client has answered.
         level: The level of the test of all splits together.
         decision: What is known already, for people.
         round: The round in which the groups were made.
@@ -74,6 +78,7 @@ class Trial:
     models: torch.Tensor
     start: torch.Tensor
     losses: torch.Tensor
+    samples: torch.Tensor
     level: float
     decision: Decision
     round: int
@@ -110,19 +115,23 @@ class Trial:
 
         Of personal models, only confirmed splits are of interest.
         """
-        parents = self.groups.parents.clamp(min=0)
         own = self.groups.inside[:, place]
         if not self.confirmed:
-            return _places(own | self.groups.inside[parents, place])
-        compared = torch.zeros_like(own)
-        compared[[0, *self.confirmed]] = True
-        compared[parents[list(self.confirmed)]] = True
-        return _places(own & compared)
+            own = own | self.groups.inside[self.groups.parents.clamp(min=0), place]
+        return [group for group in self.compared if own[group]]
+
+    @property
+    def compared(self) -> list[int]:
+        """The groups whose models are compared: all, and of personal models those of confirmed splits."""
+        parents = self.groups.parents[list(self.confirmed)].tolist()
+        return sorted({0, *parents, *self.confirmed}) if self.confirmed else list(range(len(self.groups)))
 
     def only(self, kept: torch.Tensor) -> Trial:
         """The trial for some of the clients, by a bool (m,)."""
         groups = replace(self.groups, inside=self.groups.inside[:, kept])
-        return replace(self, clients=self.clients[kept], groups=groups, losses=self.losses[kept])
+        return replace(
+            self, clients=self.clients[kept], groups=groups, losses=self.losses[kept], samples=self.samples[kept]
+        )
 
     def joined_by(self, clients: torch.Tensor, losses: torch.Tensor) -> Trial:
         """The trial with more clients, each on the side whose model has the lower loss on half A.
@@ -138,6 +147,7 @@ class Trial:
             clients=torch.cat([self.clients, clients]),
             groups=replace(self.groups, inside=inside),
             losses=torch.cat([self.losses, none]),
+            samples=torch.cat([self.samples, self.samples.new_zeros(len(clients))]),
         )
 
     def is_complete(self, members: int) -> bool:
@@ -167,7 +177,7 @@ def begin_trial(
         Both; None where fewer than four have sent an update that is not zero.
     """
     updates = updates.at(torch.linalg.vector_norm(updates.values.double(), dim=1) > 0)
-    if len(updates.clients) < _MIN_CLIENTS:
+    if len(updates.clients) < MIN_CLIENTS:
         return None
     by_layer = similarities(problem.layout, updates.values)
     # Where means are not exact, each part makes them less so: smaller groups would spoil the larger ones.
@@ -189,6 +199,7 @@ def begin_trial(
         models=start + means,
         start=start[None],
         losses=torch.full((len(updates.clients), len(groups), 1), torch.nan),
+        samples=torch.zeros(len(updates.clients)),
         level=level,
         decision=Decision("groups_differ", layer=layer),
         round=round,
@@ -204,7 +215,13 @@ def personal_trial(layout: Layout, trial: Trial, verdict: Verdict, round: int) -
     models[:, statistics] = trial.models[:, statistics]
     losses = torch.full((*trial.losses.shape[:2], len(SHARES)), torch.nan)
     return replace(
-        trial, models=models, losses=losses, decision=verdict.decision, round=round, confirmed=verdict.confirmed
+        trial,
+        models=models,
+        losses=losses,
+        samples=torch.zeros_like(trial.samples),
+        decision=verdict.decision,
+        round=round,
+        confirmed=verdict.confirmed,
     )
 
 
@@ -234,9 +251,9 @@ def verdict_of(trial: Trial, round: int) -> Verdict:
         if values["p"] > trial.level:
             return Verdict((0,), (), Decision("p_above_level", layer=trial.decision.layer, values=values))
     else:
-        values |= {"p_gain": gain_p_value(gains), "level_gain": trial.level}
+        values |= {"p_gain": min(1.0, tests * found.p), "level_gain": trial.level}
     values |= {"gain": float(gains.mean()), "groups": float(len(found.leaves))}
-    kind = trial.decision.kind if len(found.leaves) > 1 else f"{trial.decision.kind}_without_gain"
+    kind = "groups_differ" if len(found.leaves) > 1 else "groups_differ_without_gain"
     return Verdict(found.leaves, found.confirmed, replace(trial.decision, kind=kind, values=values))
 
 
@@ -262,11 +279,10 @@ def _pruned(trial: Trial, node: int, level: float) -> _Pruned:
     leaves = one.leaves + other.leaves
     gains = _gains(trial, node, leaves)
     if trial.of_personal_models:
-        p = gain_p_value(gains)
-        is_made = sides[0] in trial.confirmed and p <= level
+        p = gain_p_value(gains) if sides[0] in trial.confirmed else 1.0
     else:
         p = preference_p_value(trial, *sides)
-        is_made = p <= level and float(gains.sum()) > 0
+    is_made = p <= level and float(gains.sum()) > 0
     confirmed = one.confirmed + other.confirmed
     p = min(p, one.p, other.p)
     if is_made:
@@ -278,18 +294,21 @@ def _pruned(trial: Trial, node: int, level: float) -> _Pruned:
 def preference_p_value(trial: Trial, one: int, other: int) -> float:
     """The p-value of no difference between two groups in how much they prefer the one's model to the other's.
 
-    The one-sided t-test of two samples with one variance, of what each member loses by the other model. Where all
-    members share one distribution, their preferences are exchangeable, given half A.
+    The one-sided t-test of two samples with one variance, of what each member loses by the other model, weighted by its
+    samples: the variance of a mean loss is inverse to them. Where all members share one distribution, their preferences
+    have one mean and are independent, given half A.
     """
     answered = trial.groups.inside[[one, other]].any(dim=0) & trial.answered
     preferences = bounded_claims((trial.group_losses[:, other] - trial.group_losses[:, one])[answered])
-    first, second = (preferences[trial.groups.inside[side][answered]] for side in (one, other))
-    freedom = len(first) + len(second) - 2
+    weights = trial.samples[answered].double()
+    first = trial.groups.inside[one][answered]
+    freedom = len(preferences) - 2
     if freedom < 1:
         return 1.0
-    squares = (first - first.mean()).square().sum() + (second - second.mean()).square().sum()
-    scale = (squares / freedom * (1 / len(first) + 1 / len(second))).sqrt()
-    return _upper_tail(freedom, (first.mean() - second.mean()) / scale)
+    one_mean, other_mean = ((weights * preferences)[side].sum() / weights[side].sum() for side in (first, ~first))
+    squares = (weights * (preferences - torch.where(first, one_mean, other_mean)).square()).sum()
+    scale = (squares / freedom * (1 / weights[first].sum() + 1 / weights[~first].sum())).sqrt()
+    return _upper_tail(freedom, (one_mean - other_mean) / scale)
 
 
 def gain_p_value(gains: torch.Tensor) -> float:

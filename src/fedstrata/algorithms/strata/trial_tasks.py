@@ -45,7 +45,8 @@ def add_group_task(plan: Plan, labels: torch.Tensor, clusters: Sequence[int]) ->
     own = labels[plan.cohort]
     candidates = torch.where(torch.isin(own, torch.tensor(clusters)), own, -1)[:, None]
     normal = plan.tasks[TRAIN]
-    task = replace(normal, candidates=candidates, training=normal.training.times(2), fold="A", stream=GROUP_TASK)
+    training = replace(normal.training, epochs=2 * normal.training.epochs)
+    task = replace(normal, candidates=candidates, training=training, fold="A", stream=GROUP_TASK)
     return replace(plan, tasks={**plan.tasks, GROUP_TASK: task})
 
 
@@ -62,15 +63,15 @@ class _Request:
 
     Attributes:
         models: The models that it judges, places in the plan.
+        sides: The models by which it chooses a side, if it did not make the groups.
         shares: How far from them it judges models.
         start: The model from which it trains by itself; -1 where it does not.
-        chooses_side: Whether it chooses a side, as it did not make the groups.
     """
 
     models: Sequence[int] = ()
+    sides: Sequence[int] = ()
     shares: Sequence[float] = ()
     start: int = -1
-    chooses_side: bool = False
 
 
 def add_trial_tasks(plan: Plan, layout: Layout, labels: torch.Tensor, trials: Mapping[int, Trial]) -> Plan:
@@ -104,8 +105,8 @@ def add_trial_tasks(plan: Plan, layout: Layout, labels: torch.Tensor, trials: Ma
         stream=_LOSS_TASK,
     )
     tasks = dict(plan.tasks)
-    if any(each.chooses_side for each in requests):
-        rows = padded_candidates([each.models if each.chooses_side else () for each in requests])
+    if any(each.sides for each in requests):
+        rows = padded_candidates([each.sides for each in requests])
         tasks[_SIDE_TASK] = replace(judging, candidates=rows, fold="A", selection_fold="A")
     tasks |= _loss_tasks(judging, layout, requests)
     return replace(plan, models=torch.cat(models), tasks=tasks)
@@ -117,8 +118,9 @@ def _request(trial: Trial, client: int, first: int) -> _Request:
     if place and bool(trial.answered[place[0]]):
         return _Request()
     start = first + len(trial.groups) if trial.of_personal_models else -1
-    groups = trial.judged(place[0]) if place else range(len(trial.groups))
-    return _Request([first + group for group in groups], trial.shares, start, chooses_side=not place)
+    groups = trial.judged(place[0]) if place else trial.compared
+    sides = [] if place else [first + group for group in range(len(trial.groups))]
+    return _Request([first + group for group in groups], sides, trial.shares, start)
 
 
 def _loss_tasks(judging: LocalTask, layout: Layout, requests: Sequence[_Request]) -> dict[str, LocalTask]:
@@ -145,29 +147,30 @@ def _loss_tasks(judging: LocalTask, layout: Layout, requests: Sequence[_Request]
 
 def with_answers(trial: Trial, report: Report, members: torch.Tensor) -> Trial:
     """A trial with the answers of a round, of those who are still members of its cluster, bool (n,)."""
-    trial = trial.only(members[trial.clients])
+    known = trial.only(members[trial.clients])
+    trial = _with_sides(known, report, members)
     measured = _of_enough_samples(report.results[_LOSS_TASK], members)
-    if _SIDE_TASK in report.results:
-        sides = _of_enough_samples(report.results[_SIDE_TASK], members)
-        both = torch.isin(sides.updates.clients, measured.updates.clients)
-        sides = sides.only(both & ~torch.isin(sides.updates.clients, trial.clients))
-        if len(sides.updates.clients):
-            trial = trial.joined_by(sides.updates.clients, _bounded(sides.losses[:, : len(trial.groups)]))
-            joined = set(sides.updates.clients.tolist())
-        else:
-            joined = set[int]()
-    else:
-        joined = set[int]()
+    answers = dict(zip(measured.updates.clients.tolist(), measured.losses, strict=True))
+    sizes = dict(zip(measured.updates.clients.tolist(), measured.sizes.tolist(), strict=True))
     losses = trial.losses.clone()
-    places = {client: place for place, client in enumerate(trial.clients.tolist())}
-    for client, row in zip(measured.updates.clients.tolist(), measured.losses, strict=True):
-        if client not in places or bool(trial.answered[places[client]]):
-            continue
-        place = places[client]
-        asked = list(range(len(trial.groups))) if client in joined else trial.judged(place)
-        answer = row[: len(asked) * len(trial.shares)].reshape(len(asked), -1)
-        losses[place, asked] = _bounded(answer)
-    return replace(trial, losses=losses)
+    samples = trial.samples.clone()
+    for place, client in enumerate(trial.clients.tolist()):
+        if client in answers and not bool(trial.answered[place]):
+            # Whoever has just chosen a side was asked about all groups.
+            asked = trial.judged(place) if place < len(known.clients) else trial.compared
+            own = answers[client][: len(asked) * len(trial.shares)].reshape(len(asked), -1)
+            losses[place, asked] = _bounded(own)
+            samples[place] = sizes[client]
+    return replace(trial, losses=losses, samples=samples)
+
+
+def _with_sides(trial: Trial, report: Report, members: torch.Tensor) -> Trial:
+    """A trial with those members, bool (n,), who have chosen a side in a round."""
+    if _SIDE_TASK not in report.results:
+        return trial
+    result = _of_enough_samples(report.results[_SIDE_TASK], members)
+    result = result.only(~torch.isin(result.updates.clients, trial.clients))
+    return trial.joined_by(result.updates.clients, _bounded(result.losses[:, : len(trial.groups)]))
 
 
 def _of_enough_samples(result: Result, members: torch.Tensor) -> Result:

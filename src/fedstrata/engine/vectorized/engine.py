@@ -23,7 +23,6 @@ from fedstrata.engine.loop import (
     has_own_end,
     require_training_outputs,
     samples_of_task,
-    selection_value,
 )
 from fedstrata.engine.outside_state import BATCH_NORMS, OutsideState
 from fedstrata.engine.vectorized.batches import Resident, SampleSource, chunks
@@ -175,7 +174,6 @@ class _Choice:
         own: Whether these models are the client's own, and not those of the plan as they are.
         selection_samples: The training samples on which several candidates are compared.
         index: The samples that the client then trains on or is scored on.
-        metric: What is compared, as in `LocalTask.selection_metric`.
     """
 
     client: int
@@ -184,7 +182,6 @@ class _Choice:
     own: bool
     selection_samples: Tensor
     index: Tensor
-    metric: str
 
     @property
     def scored_places(self) -> list[int]:
@@ -251,7 +248,7 @@ class _Round:
         for each in choices:
             losses = torch.full((len(each.candidates),), torch.nan)
             scores = islice(found, len(each.scored_places))
-            values = [selection_value(each.metric, *score, len(each.selection_samples)) for score in scores]
+            values = [loss for _, loss in scores]
             candidates = torch.tensor(each.candidates)
             if values:
                 losses[candidates >= 0] = torch.tensor(values)
@@ -301,7 +298,6 @@ class _Round:
             own=bool(local) or end is not None,
             selection_samples=compared_on,
             index=index,
-            metric=piece.selection_metric if isinstance(piece, LocalTask) else "loss",
         )
 
     def _jobs(self, name: str, choices: Sequence[_Choice], chosen: Sequence[tuple[int, Tensor]]) -> list[TrainingJob]:

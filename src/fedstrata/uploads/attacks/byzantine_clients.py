@@ -138,8 +138,7 @@ class ByzantineClients:
             return result
         rows = torch.searchsorted(plan.cohort, result.updates.clients[byzantine])
         whole = task.candidates[rows] == _first_models(plan)[rows]
-        worst = 1.0 if task.selection_metric == "errors" else _WORST_LOSS
-        lies = torch.where(whole == (self.losses == "for_splits"), worst, 0.0)
+        lies = torch.where(whole == (self.losses == "for_splits"), _WORST_LOSS, 0.0)
         losses = result.losses.clone()
         # A client that was given one model has nothing to compare, and no loss.
         losses[byzantine] = torch.where(losses[byzantine].isnan(), torch.nan, lies)

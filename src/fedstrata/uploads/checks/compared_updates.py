@@ -21,6 +21,12 @@ from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints
 from fedstrata.core import TRAIN, Layout, Report, Rows, evenly_spread
 from fedstrata.core.row_products import compared_ranges, norms_of
 
+DECAY = 0.9
+"""The weight of a round in what is averaged over rounds, relative to the next one: the last ten or so count."""
+
+MIN_CLIENTS = 3
+"""The updates of a cluster are compared if at least so many of its clients answer."""
+
 ZERO_NORM = 1e-30
 """A smaller norm is that of an update of zeros. Updates of a converged client are small, but far longer."""
 
@@ -42,6 +48,7 @@ class ComparedUpdates:
         clients: Who has sent them, ids (m,).
         values: The columns of convolutions and linear layers, (m, q); running statistics say nothing about a client.
         norms: The norm of each row, float32 (m,).
+        sizes: The number of training samples of each client, (m,).
         own: The cluster of each client that has trained the model of its cluster, (m,); -1 for all others.
         sent: All that they have sent, (m, p).
         ranges: The columns of `values` among the p.
@@ -50,6 +57,7 @@ class ComparedUpdates:
     clients: Ints
     values: torch.Tensor
     norms: Floats
+    sizes: Ints
     own: Ints
     sent: Rows
     ranges: tuple[slice, ...]
@@ -65,22 +73,19 @@ def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> Co
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client.
     """
-    updates = report.results[TRAIN].updates
+    result = report.results[TRAIN]
+    updates = result.updates
+    ranges = compared_ranges(layout)
     return ComparedUpdates(
         clients=updates.clients.numpy(),
         values=compared_columns(layout, updates).values,
-        norms=compared_norms(layout, updates),
+        # numpy would warn of a norm that is no float32 number; torch makes it infinite.
+        norms=torch.from_numpy(norms_of(updates, ranges)).float().numpy(),
+        sizes=result.sizes.numpy(),
         own=own_clusters(report, labels),
         sent=updates,
-        ranges=compared_ranges(layout),
+        ranges=ranges,
     )
-
-
-def compared_norms(layout: Layout, updates: Rows) -> Floats:
-    """The norms of convolutions and linear layers of some updates, float32 (m,)."""
-    # numpy would warn of a norm that is no float32 number; torch makes it infinite.
-    norms: Floats = torch.from_numpy(norms_of(updates, compared_ranges(layout))).float().numpy()
-    return norms
 
 
 def own_clusters(report: Report, labels: torch.Tensor) -> Ints:

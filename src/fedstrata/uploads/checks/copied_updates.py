@@ -32,28 +32,29 @@ def copied(updates: ComparedUpdates, left_out: Bools) -> Bools:
 
     Args:
         updates: The updates of the round. Those of clients that have trained the model of their cluster are compared.
-        left_out: Whose updates are left out for other reasons, bool (n,).
+        left_out: Which of the updates are left out for other reasons, bool (m,).
 
     Returns:
-        A bool (n,).
+        A bool (m,).
     """
-    found = np.zeros(len(left_out), np.bool_)
+    found = np.zeros_like(left_out)
     norms = updates.norms.tolist()
+    ids = updates.clients.tolist()
     for cluster in np.unique(updates.own[updates.own >= 0]).tolist():
         answered = np.flatnonzero(updates.own == cluster).tolist()
-        groups = _same_updates(updates, norms, answered)
+        groups = _same_updates(updates.values, norms, answered)
         if 2 * sum(map(len, groups)) < len(answered):
             for group in groups:
-                _, *others = sorted(group, key=lambda client: (bool(left_out[client]), client))
+                _, *others = sorted(group, key=lambda row: (bool(left_out[row]), ids[row]))
                 found[others] = True
     return found
 
 
-def _same_updates(updates: ComparedUpdates, norms: Sequence[float], rows: Sequence[int]) -> list[list[int]]:
-    """The groups of clients that have sent the same update, by their ids.
+def _same_updates(values: torch.Tensor, norms: Sequence[float], rows: Sequence[int]) -> list[list[int]]:
+    """The groups of equal updates, by their places.
 
     Args:
-        updates: The updates, (m, q).
+        values: All updates, (m, q).
         norms: The norm of each, m.
         rows: The places of those that are compared.
     """
@@ -61,12 +62,12 @@ def _same_updates(updates: ComparedUpdates, norms: Sequence[float], rows: Sequen
     moved = [row for row in rows if norms[row] > ZERO_NORM]
     groups = list[list[int]]()
     for row in sorted(moved, key=lambda row: (norms[row], row)):
-        group = _group_of(row, groups, norms, updates.values)
+        group = _group_of(row, groups, norms, values)
         if group is None:
             groups.append([row])
         else:
             group.append(row)
-    return [updates.clients[group].tolist() for group in groups if len(group) > 1]
+    return [group for group in groups if len(group) > 1]
 
 
 def _group_of(row: int, groups: Sequence[list[int]], norms: Sequence[float], values: torch.Tensor) -> list[int] | None:

@@ -23,17 +23,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
+from fedstrata.clustering.groups import Bools, Floats, Ints, groups_of
 from fedstrata.core.row_products import products_of
 from fedstrata.uploads.checks.compared_updates import (
+    DECAY,
+    MIN_CLIENTS,
     ZERO_NORM,
     ClientHistory,
     ComparedUpdates,
     UpdatesOfClusters,
 )
-
-_DECAY = 0.9
-"""The weight of a round, relative to the next one: the last ten rounds or so count."""
 
 _MIN_MEDIAN = 0.1
 """The least median cosine of a cluster at which its clients are compared. Below it directions are mostly noise."""
@@ -59,15 +58,6 @@ _MIN_FORWARD_SHARE = 0.75
 _TURNED_ROUNDS = 3
 """A client is left out after so many rounds in which it points backwards."""
 
-_PROBATION_ROUNDS = 3
-"""A client that is left out and doubted counts again after so many rounds in a row in which it points forwards.
-
-Its mean cosine has begun anew, and when a model has converged, flipped signs point forwards in many a round by chance.
-"""
-
-_MIN_CLIENTS = 3
-"""A cluster has a direction if at least so many of its clients answer."""
-
 _MIN_LENGTH = 0.01
 """The least norm of a sum of updates of norm 1 that has a direction. A smaller one is mostly rounding."""
 
@@ -82,28 +72,13 @@ class DirectionHistory(ClientHistory):
         weights: The sum of these weights, (n,); 0 before the first upload.
         backward_rounds: In how many rounds a client that had gone with the others has pointed backwards since it last
             pointed forwards, int64 (n,).
-        probation: In how many more rounds in a row a client that is left out and doubted has to point forwards until it
-            counts again, int64 (n,).
         left_out: Whose updates are not in the mean of their cluster, bool (n,).
-        doubted: Who was left out before its record began anew, as in a cluster of its own, or was split off because its
-            updates did harm to itself, bool (n,). It is left out if it is reassigned. Whoever points forwards in a
-            cluster of three or more, of whom somebody is not doubted, is doubted no more.
     """
 
     cosines: torch.Tensor
     weights: torch.Tensor
     backward_rounds: torch.Tensor
-    probation: torch.Tensor
     left_out: torch.Tensor
-    doubted: torch.Tensor
-
-    def forgetting(self, clients: torch.Tensor) -> DirectionHistory:
-        """The same without what is known of some clients, bool (n,), but for whom to doubt."""
-        return replace(self.without(clients), doubted=self.doubted | (self.left_out & clients))
-
-    def doubting(self, clients: torch.Tensor) -> DirectionHistory:
-        """The same where some clients, ids, are doubted."""
-        return replace(self, doubted=self.doubted.index_fill(0, clients, True))
 
 
 @dataclass(frozen=True)
@@ -113,9 +88,7 @@ class _ClientDirections:
     cosines: Floats
     weights: Floats
     backward_rounds: Ints
-    probation: Ints
     left_out: Bools
-    doubted: Bools
 
     @property
     def means(self) -> Floats:
@@ -129,9 +102,7 @@ def no_directions(clients: int) -> DirectionHistory:
         cosines=torch.zeros(clients),
         weights=torch.zeros(clients),
         backward_rounds=torch.zeros(clients, dtype=torch.int64),
-        probation=torch.zeros(clients, dtype=torch.int64),
         left_out=torch.zeros(clients, dtype=torch.bool),
-        doubted=torch.zeros(clients, dtype=torch.bool),
     )
 
 
@@ -139,13 +110,9 @@ def reassigned(known: DirectionHistory, clients: torch.Tensor) -> DirectionHisto
     """What is known where some clients, bool (n,), have gone over to other clusters.
 
     How a client pointed in the cluster of others says nothing about it among its own. But whoever was left out has to
-    point forwards there for some rounds first. Two clients with flipped signs would else hide each other in a cluster
-    of five.
+    point forwards there first.
     """
-    fresh = known.forgetting(clients)
-    waiting = clients & fresh.doubted
-    probation = torch.where(waiting, _PROBATION_ROUNDS, fresh.probation)
-    return replace(fresh, probation=probation, left_out=fresh.left_out | waiting)
+    return replace(known.without(clients), left_out=known.left_out)
 
 
 def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: torch.Tensor) -> DirectionHistory:
@@ -163,7 +130,7 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
     known = _forget_small_clusters(known, labels.numpy(), answered[updates.own >= 0])
     # In the order of their ids, so that sums do not depend on the order of the report.
     order = answered.argsort()
-    places, clusters = groups_of(updates.own[order], _MIN_CLIENTS)
+    places, clusters = groups_of(updates.own[order], MIN_CLIENTS)
     if not clusters.count:
         return known
     rows = order[places]
@@ -175,7 +142,10 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
     backward_rounds = _backward_rounds(members, compared)
     left_out = members.left_out | (backward_rounds >= _TURNED_ROUNDS)
     after, cosines = _by_average(members, compared, left_out)
-    after = _readmitting(replace(after, backward_rounds=backward_rounds), cosines > 0, clusters)
+    # A turn ends with a round that points forwards. Whoever is left out counts again when its mean is positive, too.
+    backward_rounds = np.where(after.left_out & (cosines > 0), 0, backward_rounds)
+    backwards = (after.means <= 0) | (backward_rounds >= _TURNED_ROUNDS)
+    after = replace(after, backward_rounds=backward_rounds, left_out=after.left_out & backwards)
     return known.with_rows(ids, after)
 
 
@@ -191,7 +161,7 @@ def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints
     """
     members, clusters = groups_of(labels, 1)
     left_out = known.left_out.numpy()
-    small = clusters.sizes < _MIN_CLIENTS
+    small = clusters.sizes < MIN_CLIENTS
     if not left_out.any() and not small.any():
         return known
     torn = 2 * clusters.counts(left_out[members]) >= clusters.sizes
@@ -202,7 +172,7 @@ def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints
         return known
     forgotten = torch.zeros_like(known.left_out)
     forgotten.numpy()[members[anew[clusters.of]]] = True
-    return known.forgetting(forgotten)
+    return known.without(forgotten)
 
 
 def _by_average(
@@ -226,8 +196,8 @@ def _by_average(
         there = ~np.isnan(cosines)
         after = replace(
             known,
-            cosines=np.where(there, _DECAY * known.cosines + cosines, known.cosines),
-            weights=np.where(there, _DECAY * known.weights + 1, known.weights),
+            cosines=np.where(there, DECAY * known.cosines + cosines, known.cosines),
+            weights=np.where(there, DECAY * known.weights + 1, known.weights),
         )
         means = after.means
         median = clusters.medians(means, trusted)[clusters.of]
@@ -235,34 +205,6 @@ def _by_average(
         if not reversed_.any():
             return replace(after, left_out=left_out), cosines
         left_out = left_out | reversed_
-
-
-def _readmitting(known: _ClientDirections, forwards: Bools, clusters: GroupIndex) -> _ClientDirections:
-    """What is known when those clients count again that point forwards, and have done so long enough.
-
-    Args:
-        known: What is known with this round, but for who counts again.
-        forwards: Who points forwards in this round, (m,).
-        clusters: The clusters of the clients.
-    """
-    if not (known.left_out | known.doubted).any():
-        return known
-    waiting = known.left_out & known.doubted
-    one_less = np.maximum(known.probation - 1, 0)
-    probation = np.where(waiting, np.where(forwards, one_less, _PROBATION_ROUNDS), 0)
-    backward_rounds = np.where(waiting | (known.left_out & forwards), 0, known.backward_rounds)
-    backwards = (known.means <= 0) | (backward_rounds >= _TURNED_ROUNDS) | (probation > 0)
-    left_out = known.left_out & backwards
-    # Those who turn together agree with each other, which clears none of them.
-    others = (clusters.counts(known.doubted) < clusters.sizes)[clusters.of]
-    cleared = forwards & ~left_out & others
-    return replace(
-        known,
-        backward_rounds=backward_rounds,
-        probation=probation,
-        left_out=left_out,
-        doubted=known.doubted & ~cleared,
-    )
 
 
 def _backward_rounds(known: _ClientDirections, updates: UpdatesOfClusters) -> Ints:

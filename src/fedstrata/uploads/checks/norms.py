@@ -1,4 +1,4 @@
-"""Clients whose updates are much longer than those of their cluster: in round after round, or suddenly.
+"""Clients whose updates are much longer than those of their cluster, in round after round.
 
 Whoever scales its update moves the model of its cluster as far as many others together. To reject an update for a
 single round, its norm must be above ten times the median, as honest clients sometimes send that. So long updates are
@@ -8,9 +8,6 @@ client with more samples than others makes more steps, so its norm may be larger
 converges for most of its clients, but not for all. So norms are never compared with less than a quarter of the largest
 median so far.
 
-A client whose data change has had ordinary norms before: its updates become longer at once, because the model of its
-cluster does not fit its new data.
-
 Clipping at a norm: Sun, Kairouz, Suresh, McMahan, "Can you really backdoor federated learning?", 2019. Modified
 z-scores: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
 """
@@ -18,18 +15,14 @@ z-scores: Iglewicz and Hoaglin, "How to detect and handle outliers", ASQC 1993.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from math import log
 
 import numpy as np
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering.groups import Bools, Floats, GroupIndex, Ints, groups_of
-from fedstrata.core import TRAIN, Layout, Report, Result, Rows
-from fedstrata.uploads.checks.compared_updates import ZERO_NORM, ClientHistory, compared_norms
-
-_DECAY = 0.9
-"""The weight of a round, relative to the next one: the last ten rounds or so count."""
+from fedstrata.core import TRAIN, Report, Rows
+from fedstrata.uploads.checks.compared_updates import DECAY, MIN_CLIENTS, ZERO_NORM, ClientHistory, ComparedUpdates
 
 _PRIOR_ROUNDS = 1.5
 """The weight of a ratio of 1 that every client has before its first round, so that one round counts less than many.
@@ -63,16 +56,6 @@ _LEAST_SHARE = 0.25
 _LARGEST_Z_SCORE = 3.5
 """The modified z-score that the mean must exceed as well: the cut that Iglewicz and Hoaglin recommend."""
 
-_LARGEST_JUMP = 3.0
-"""The data of a client have changed if its ratio is so many times its mean ratio before, in two rounds one after the
-other."""
-
-_JUMP_ROUNDS = 3
-"""The least number of rounds before a jump."""
-
-_MIN_CLIENTS = 3
-"""Norms are compared if at least so many clients of a cluster answer."""
-
 
 @dataclass(frozen=True)
 class NormHistory(ClientHistory):
@@ -81,17 +64,13 @@ class NormHistory(ClientHistory):
     Attributes:
         logs: The weighted sum over rounds of the logarithm of the ratio of a client's norm to the median, (n,).
         weights: The sum of these weights, (n,); 0 before the first upload.
-        last: The logarithm in the last of these rounds, (n,); 0 before the first one.
         left_out: Whose updates of the last round are not in the mean of a cluster, bool (n,).
-        drifted: Whose updates have become longer, and who has not chosen a cluster since, bool (n,).
         largest_median: The largest median norm of a cluster so far.
     """
 
     logs: torch.Tensor
     weights: torch.Tensor
-    last: torch.Tensor
     left_out: torch.Tensor
-    drifted: torch.Tensor
     largest_median: float = 0.0
 
 
@@ -101,9 +80,12 @@ class _ClientNorms:
 
     logs: Floats
     weights: Floats
-    last: Floats
     left_out: Bools
-    drifted: Bools
+
+    @property
+    def means(self) -> Floats:
+        """The mean logarithm of each client, as in `mean_logs`, (m,)."""
+        return self.logs / (self.weights + _PRIOR_ROUNDS)
 
 
 def no_norms(clients: int) -> NormHistory:
@@ -111,9 +93,7 @@ def no_norms(clients: int) -> NormHistory:
     return NormHistory(
         logs=torch.zeros(clients),
         weights=torch.zeros(clients),
-        last=torch.zeros(clients),
         left_out=torch.zeros(clients, dtype=torch.bool),
-        drifted=torch.zeros(clients, dtype=torch.bool),
     )
 
 
@@ -122,57 +102,38 @@ def mean_logs(known: NormHistory) -> torch.Tensor:
     return known.logs / (known.weights + _PRIOR_ROUNDS)
 
 
-def with_norms(
-    known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor, newcomers: torch.Tensor | None
-) -> NormHistory:
+def with_norms(known: NormHistory, updates: ComparedUpdates, labels: torch.Tensor) -> NormHistory:
     """What is known after a round.
 
-    The members are compared that have trained the model of their cluster. Newcomers are not: the model need not fit
-    them yet.
+    The members are compared that have trained the model of their cluster.
 
     Args:
         known: What was known before.
-        norms: The norms of the updates of the round, float32 (m,).
-        report: The report of the round.
+        updates: The updates of the round, (m, q).
         labels: The cluster of each client, (n,); -1 for a pending client, which is not compared.
-        newcomers: Who is a newcomer, bool (n,); None for nobody.
     """
-    result = report.results[TRAIN]
-    clients = result.updates.clients.numpy()
-    here = labels.numpy()[clients]
-    settled = here >= 0
-    if newcomers is not None:
-        settled &= ~newcomers.numpy()[clients]
-    own = settled & (result.chosen.numpy() == here)
     # Whoever goes over to another cluster is not compared there yet, but known.
-    leaving = settled & ~own
+    leaving = (labels.numpy()[updates.clients] >= 0) & (updates.own < 0)
     left_out = torch.zeros_like(known.left_out)
     if leaving.any():
-        gone = torch.from_numpy(clients[leaving])
+        gone = torch.from_numpy(updates.clients[leaving])
         left_out[gone] = mean_logs(known)[gone] > log(_LARGEST_RATIO)
-    rows, groups = groups_of(np.where(own & (norms > ZERO_NORM), here, -1), _MIN_CLIENTS)
+    rows, groups = groups_of(np.where(updates.norms > ZERO_NORM, updates.own, -1), MIN_CLIENTS)
     if not groups.count:
         return replace(known, left_out=left_out)
-    medians = groups.medians(norms[rows])
+    norms = updates.norms[rows]
+    medians = groups.medians(norms)
     # All clusters of the round are compared with the same largest median.
     known = replace(known, left_out=left_out, largest_median=max(known.largest_median, float(medians.max())))
-    ratios = _ratios(norms[rows], _compared_with(known, groups, medians, result.sizes.numpy()[rows]))
-    return _with_logs(known, groups, clients[rows], np.log(ratios))
-
-
-def _with_logs(known: NormHistory, groups: GroupIndex, ids: Ints, logs: Floats) -> NormHistory:
-    """What is known after the updates of the clients of some clusters, by the logarithms of their ratios, (m,)."""
+    logs = np.log(_ratios(norms, _compared_with(known, groups, medians, updates.sizes[rows])))
+    ids = updates.clients[rows]
     before = _ClientNorms(**known.rows_of(ids))
-    jumped = _jumped(before, logs)
-    # What a client has sent before says nothing about its new data.
     after = _ClientNorms(
-        logs=np.where(jumped, 0, _DECAY * before.logs + logs),
-        weights=np.where(jumped, 0, _DECAY * before.weights + 1),
-        last=np.where(jumped, 0, logs),
-        left_out=_too_long(before, groups, logs),
-        drifted=before.drifted | jumped,
+        logs=DECAY * before.logs + logs,
+        weights=DECAY * before.weights + 1,
+        left_out=before.left_out,
     )
-    return known.with_rows(ids, after)
+    return known.with_rows(ids, replace(after, left_out=_too_long(after.means, groups)))
 
 
 def _compared_with(known: NormHistory, groups: GroupIndex, medians: Floats, sizes: Ints) -> Floats:
@@ -200,24 +161,14 @@ def _ratios(norms: Floats, others: Floats) -> Floats:
         return norms / others
 
 
-def _too_long(before: _ClientNorms, groups: GroupIndex, logs: Floats) -> Bools:
-    """Whose mean is too large with the logarithms of one more round, (m,); nobody where it is half of them."""
-    means = (_DECAY * before.logs + logs) / (_DECAY * before.weights + 1 + _PRIOR_ROUNDS)
+def _too_long(means: Floats, groups: GroupIndex) -> Bools:
+    """Whose mean logarithm is too large, (m,); nobody where it is half of a cluster."""
     return groups.without_halves((means > log(_LARGEST_RATIO)) & (groups.modified_z_scores(means) > _LARGEST_Z_SCORE))
 
 
-def _jumped(before: _ClientNorms, logs: Floats) -> Bools:
-    """Whose logarithms of this round and the last are both far above the mean of all earlier ones, (m,)."""
-    high = np.minimum(logs, before.last)
-    weights = (before.weights - 1) / _DECAY
-    earlier = (before.logs - before.last) / _DECAY / np.maximum(weights, 1)
-    least = sum(_DECAY**round for round in range(_JUMP_ROUNDS))
-    enough = weights > least - 1e-4  # float32 loses some digits
-    jumped: Bools = enough & (high > log(_LARGEST_JUMP)) & (high - earlier > log(_LARGEST_JUMP))
-    return jumped
-
-
-def clip_long_updates(known: NormHistory, norms: Floats, report: Report, labels: torch.Tensor) -> tuple[Report, Ints]:
+def clip_long_updates(
+    known: NormHistory, updates: ComparedUpdates, report: Report, labels: torch.Tensor
+) -> tuple[Report, Bools]:
     """The report in which no update by the normal training is much longer than others of its cluster.
 
     One round does not show whether a client scales its updates. Until some rounds have, its updates count, but none
@@ -225,58 +176,26 @@ def clip_long_updates(known: NormHistory, norms: Floats, report: Report, labels:
 
     Args:
         known: What is known of the norms, with this round.
-        norms: The norms of the updates of the round, float32 (m,).
+        updates: The updates of the round, (m, q).
         report: The report of the round.
         labels: The cluster of each client, (n,); -1 for a pending client.
 
     Returns:
-        The report, and whose updates were shortened, ids (c,).
+        The report, and which updates were shortened, (m,).
     """
-    result = report.results[TRAIN]
-    clients = result.updates.clients.numpy()
-    if norms.max(initial=0) <= _CLIPPING_RATIO * norms.min(initial=np.inf):
-        return report, clients[:0]
-    rows, groups = groups_of(np.where(norms > ZERO_NORM, labels.numpy()[clients], -1), _MIN_CLIENTS)
-    lengths = norms[rows]
-    ordinary = _compared_with(known, groups, groups.medians(lengths), result.sizes.numpy()[rows])
-    limits = ordinary * np.where(lengths > _FAR_RATIO * ordinary, _FAR_CLIPPING_RATIO, _CLIPPING_RATIO)
+    norms = updates.norms
     factors = np.ones(len(norms), np.float32)
-    factors[rows] = np.minimum(_ratios(limits, lengths), 1)
-    long = clients[factors < 1]
-    if not len(long):
+    if norms.max(initial=0) > _CLIPPING_RATIO * norms.min(initial=np.inf):
+        here = labels.numpy()[updates.clients]
+        rows, groups = groups_of(np.where(norms > ZERO_NORM, here, -1), MIN_CLIENTS)
+        lengths = norms[rows]
+        ordinary = _compared_with(known, groups, groups.medians(lengths), updates.sizes[rows])
+        limits = ordinary * np.where(lengths > _FAR_RATIO * ordinary, _FAR_CLIPPING_RATIO, _CLIPPING_RATIO)
+        factors[rows] = np.minimum(_ratios(limits, lengths), 1)
+    long = factors < 1
+    if not long.any():
         return report, long
-    shorter = replace(result, updates=_scaled(result.updates, torch.from_numpy(factors)))
+    result = report.results[TRAIN]
+    values = result.updates.values * torch.from_numpy(factors)[:, None]
+    shorter = replace(result, updates=Rows(result.updates.clients, values))
     return replace(report, results={**report.results, TRAIN: shorter}), long
-
-
-def _scaled(updates: Rows, factors: torch.Tensor) -> Rows:
-    """Updates times a factor each, (m,)."""
-    return Rows(updates.clients, updates.values * factors[:, None])
-
-
-def clip_to_median_of_others(layout: Layout, report: Report, clients: torch.Tensor) -> Report:
-    """The report in which no update of some clients, by other tasks than the normal training, is longer than others.
-
-    So they take part in tests and comparisons of groups like anybody else.
-
-    Args:
-        layout: The layout of the network. The norms are those of convolutions and linear layers.
-        report: The report.
-        clients: Whose updates have the median norm of the others in their task at most, bool (n,).
-    """
-    if not clients.numpy().any():
-        return report
-    return report.with_results(partial(_clip_result, layout, clients))
-
-
-def _clip_result(layout: Layout, clients: torch.Tensor, task: str, result: Result) -> Result:
-    """A result of another task than the normal training in which some clients, bool (n,), have that norm at most."""
-    if task == TRAIN:
-        return result
-    rows = clients[result.updates.clients]
-    norms = torch.from_numpy(compared_norms(layout, result.updates))
-    others = norms[~rows & (norms > ZERO_NORM)]
-    if not len(others) or not bool(rows.any()):
-        return result
-    factors = torch.where(rows, others.median() / norms.clamp(min=ZERO_NORM), 1.0).clamp(max=1.0)
-    return replace(result, updates=_scaled(result.updates, factors))

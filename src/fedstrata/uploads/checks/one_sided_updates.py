@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedstrata.clustering.groups import Floats, Ints, groups_of
+from fedstrata.clustering.groups import Bools, Floats, Ints, groups_of
 from fedstrata.core import evenly_spread
-from fedstrata.uploads.checks.compared_updates import ComparedUpdates
+from fedstrata.uploads.checks.compared_updates import MIN_CLIENTS, ComparedUpdates
 
 _COLUMNS = 512
 """So many of the columns, evenly spread, are compared: enough to estimate a share of them."""
@@ -34,11 +34,8 @@ In honest federations (`honest_balances.py`) the largest was 0.80, of a client w
 others did not have. It is 1 for ALIE and min-max.
 """
 
-_MIN_CLIENTS = 3
-"""Updates are compared if at least so many clients of a cluster answer."""
 
-
-def one_sided(updates: ComparedUpdates) -> list[int]:
+def one_sided(updates: ComparedUpdates) -> Bools:
     """Whose update is above the median of its cluster in nearly all columns, or below it.
 
     Where half of a cluster or more are one-sided, nobody is: a network with a single output may move all its weights
@@ -48,23 +45,23 @@ def one_sided(updates: ComparedUpdates) -> list[int]:
         updates: The updates of the round. Those of clients that have trained the model of their cluster are compared.
 
     Returns:
-        Their ids.
+        A bool (m,).
     """
-    found = list[int]()
-    for clients, values in balances_by_size(updates):
+    found = np.zeros(len(updates.own), np.bool_)
+    for places, values in balances_by_size(updates):
         extreme = np.abs(values) > _LARGEST_BALANCE
         few = 2 * np.count_nonzero(extreme, axis=1, keepdims=True) < extreme.shape[1]
-        found += clients[extreme & few].tolist()
+        found[places] = extreme & few
     return found
 
 
 def balances_by_size(updates: ComparedUpdates) -> Iterator[tuple[Ints, Floats]]:
-    """The compared clients of the g clusters of m clients, ids (g, m), and their balances, (g, m), for each such m."""
+    """The places of the updates of the g clusters of m clients, and their balances, (g, m) each, for each such m."""
     columns = evenly_spread(updates.values.shape[1], _COLUMNS)
     some = updates.values.index_select(1, columns).numpy()
-    rows, clusters = groups_of(updates.own, _MIN_CLIENTS)
+    rows, clusters = groups_of(updates.own, MIN_CLIENTS)
     for members in clusters.members_by_size:
-        yield updates.clients[rows[members]], balances(some[rows[members]])
+        yield rows[members], balances(some[rows[members]])
 
 
 def balances(values: Floats) -> Floats:
