@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from scipy.stats import ttest_1samp, ttest_ind
+from scipy.stats import t, ttest_1samp, ttest_ind
 
 from builders import layout_with, problem
 from fedstrata.algorithms.strata.candidates import GroupTree
@@ -49,6 +49,7 @@ def trial_of(
         models=torch.zeros(len(groups) + 1, 3),
         start=torch.zeros(1, 3),
         losses=values if values.ndim == 3 else values[:, :, None],
+        samples=torch.ones(len(values)),
         level=level,
         decision=Decision("groups_differ", layer="conv"),
         round=2,
@@ -89,6 +90,14 @@ def test_two_clients_show_nothing_and_three_do() -> None:
     assert preference_p_value(trial_of(losses_by(one, other), groups), 1, 2) == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_preference_counts_by_the_samples_behind_it() -> None:
+    """The means are (1 * 1 + 2 * 4) / 3 = 3 and -1, and the variance of one sample is (1 * 4 + 2 * 1) / 2 = 3."""
+    trial = trial_of(losses_by([0.0, 0.0, 1.0, 1.0], [1.0, 4.0, 0.0, 0.0]), [[0, 1], [2, 3]])
+    trial = replace(trial, samples=torch.tensor([1.0, 2.0, 1.0, 1.0]))
+    expected = t.sf(4 / (3 * (1 / 3 + 1 / 2)) ** 0.5, 2)
+    assert preference_p_value(trial, 1, 2) == pytest.approx(expected, rel=1e-4)
+
+
 def test_only_those_who_have_answered_count() -> None:
     losses = torch.tensor(
         losses_by([0.5, 0.6, 0.4, 9.0, 0.9, 0.8, 0.7, 9.0], [0.7, 0.9, 0.5, 0.0, 0.8, 0.5, 0.6, 20.0])
@@ -122,7 +131,8 @@ def test_alike_clients_are_told_apart_about_as_often_as_the_level_says() -> None
         begun = begin_trial(problem(10, toy_layout(40, 40)), torch.zeros(80), updates, level=0.05, node=0, round=2)
         assert begun is not None
         losses = (begun[0].models - points[1][:, None]).square().sum(dim=2) / 2
-        found.append(preference_p_value(replace(begun[0], losses=losses[:, :, None]), 1, 2))
+        trial = replace(begun[0], losses=losses[:, :, None], samples=torch.full((10,), 50.0))
+        found.append(preference_p_value(trial, 1, 2))
     for level in (0.05, 0.2, 0.5):
         # Four standard deviations of a binomial share.
         rejected = sum(p <= level for p in found) / len(found)
@@ -295,7 +305,7 @@ def test_models_of_a_personal_trial_are_twice_as_far_and_keep_their_running_stat
     personal = personal_trial(layout, trial, verdict, 3)
     assert personal.models.tolist() == [[1, 1, 1], [3, 2, 3], [-1, 0, -1]]
     assert personal.of_personal_models and (personal.confirmed, personal.round) == ((1, 2), 3)
-    assert personal.losses.shape == (8, 3, 5) and not personal.answered.any()
+    assert personal.losses.shape == (8, 3, 5) and not personal.answered.any() and not personal.samples.any()
     assert personal.decision == verdict.decision
 
 
