@@ -33,10 +33,8 @@ def test_for_two_rounds_after_a_split_members_may_choose_among_its_clusters() ->
 
 
 def test_only_rounds_in_which_a_client_answers_are_counted() -> None:
-    turns = drive(Strata(), Folded(TWO), 1, split_state(), absent={4: [0]})
-    assert turns[0].state.choices.tolist() == [2] + [1] * 19
-    plan = Strata().plan(problem_of(20), turns[0].state, torch.arange(20))
-    assert plan.tasks[TRAIN].candidates[0].tolist() == [0, 1]
+    turns = drive(Strata(), Folded(TWO), 3, split_state(), absent={4: [0], 5: [0]})
+    assert turns[1].state.choices.tolist() == [2] + [0] * 19 and offers(turns[2])[0] == [0, 1]
 
 
 def test_a_client_on_the_wrong_side_goes_over_and_an_event_says_so() -> None:

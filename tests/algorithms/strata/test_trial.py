@@ -131,12 +131,21 @@ def test_alike_clients_are_told_apart_about_as_often_as_the_level_says() -> None
         begun = begin_trial(problem(10, toy_layout(40, 40)), torch.zeros(80), updates, level=0.05, node=0, round=2)
         assert begun is not None
         losses = (begun[0].models - points[1][:, None]).square().sum(dim=2) / 2
-        trial = replace(begun[0], losses=losses[:, :, None], samples=torch.full((10,), 50.0))
-        found.append(preference_p_value(trial, 1, 2))
+        answered = replace(begun[0], losses=losses[:, :, None], samples=torch.ones(10))
+        found.append(preference_p_value(answered, 1, 2))
     for level in (0.05, 0.2, 0.5):
         # Four standard deviations of a binomial share.
         rejected = sum(p <= level for p in found) / len(found)
         assert rejected == pytest.approx(level, abs=4 * (level * (1 - level) / len(found)) ** 0.5)
+
+
+def test_a_small_client_counts_as_little_as_its_mean_loss_is_worth() -> None:
+    """Nine alike clients of 200 samples prefer a model by 0 +- 0.01; a tenth, of 20 samples, by sqrt(10) as much."""
+    preferences = [-0.01, 0.01, -0.01, 0.01, 0.0, 0.01, -0.01, 0.01, -0.01, 0.0316]
+    known = trial_of([[1.0, 1.0, 1.0 - each] for each in preferences], [[0, 1, 2, 3, 4, 5, 6, 7, 8], [9]])
+    unweighted = preference_p_value(known, 2, 1)
+    weighted = preference_p_value(replace(known, samples=torch.tensor([200.0] * 9 + [20.0])), 2, 1)
+    assert unweighted < 0.01 < 0.15 < weighted
 
 
 # What a trial says.
@@ -305,7 +314,7 @@ def test_models_of_a_personal_trial_are_twice_as_far_and_keep_their_running_stat
     personal = personal_trial(layout, trial, verdict, 3)
     assert personal.models.tolist() == [[1, 1, 1], [3, 2, 3], [-1, 0, -1]]
     assert personal.of_personal_models and (personal.confirmed, personal.round) == ((1, 2), 3)
-    assert personal.losses.shape == (8, 3, 5) and not personal.answered.any() and not personal.samples.any()
+    assert personal.losses.shape == (8, 3, 5) and not personal.answered.any()
     assert personal.decision == verdict.decision
 
 
