@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Interval
 from pydantic.dataclasses import dataclass
 
-from fedstrata.algorithms.evidence.split_half import is_split_half_round, next_level
+from fedstrata.algorithms.evidence.split_half import MIN_FOLD, is_split_half_round, next_level
 from fedstrata.algorithms.keys import STRICT, Auto, NonNegativeInteger
 from fedstrata.algorithms.strata.candidates import MIN_CLIENTS
 from fedstrata.algorithms.strata.choices import (
@@ -24,13 +24,7 @@ from fedstrata.algorithms.strata.choices import (
 )
 from fedstrata.algorithms.strata.state import ClusterState, StrataState
 from fedstrata.algorithms.strata.trial import Trial, Verdict, begin_trial, personal_trial, verdict_of
-from fedstrata.algorithms.strata.trial_tasks import (
-    MIN_FOLD,
-    add_group_task,
-    add_trial_tasks,
-    group_updates,
-    with_answers,
-)
+from fedstrata.algorithms.strata.trial_tasks import add_group_task, add_trial_tasks, group_updates, with_answers
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
     Decision,
@@ -106,11 +100,16 @@ class Strata:
         for cluster, trial in state.trials.items():
             stayed = (labels == cluster) & (state.labels == cluster)
             trial = with_answers(trial, report, stayed)
-            clusters[cluster], verdict = self._concluded(problem, clusters[cluster], trial, int(stayed.sum()), round)
-            if verdict is not None:
+            if trial.is_complete(int(stayed.sum())):
+                clusters[cluster], verdict = self._concluded(problem, clusters[cluster], trial, round)
                 decisions[cluster] = verdict.decision
                 if clusters[cluster].trial is None and len(verdict.leaves) > 1:
                     splits[cluster] = _Split(trial, verdict)
+            elif trial.is_given_up(round):
+                clusters[cluster] = replace(clusters[cluster], trial=None)
+                decisions[cluster] = Decision("trial_given_up", values={"round": float(round)})
+            else:
+                clusters[cluster] = replace(clusters[cluster], trial=trial)
 
         # 2. Begin a trial in the clusters that are due.
         matrices = list[Matrix]()
@@ -142,11 +141,9 @@ class Strata:
         return after, Diagnostics(events, diagnostics.metrics, tuple(matrices))
 
     def _concluded(
-        self, problem: Problem, known: ClusterState, trial: Trial, members: int, round: int
-    ) -> tuple[ClusterState, Verdict | None]:
-        """A cluster after a round of its trial, and what the trial says, if enough of its members have answered."""
-        if not trial.is_complete(members):
-            return replace(known, trial=None if trial.is_given_up(round) else trial), None
+        self, problem: Problem, known: ClusterState, trial: Trial, round: int
+    ) -> tuple[ClusterState, Verdict]:
+        """A cluster after a trial in which enough members have answered, and what the trial says."""
         verdict = verdict_of(trial, round)
         known = replace(known, trial=None)
         if len(verdict.leaves) > 1 and self.compares == "personal" and not trial.of_personal_models:

@@ -5,7 +5,7 @@ The tree has one split into two sides and, inside each, one more: the clearest s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedstrata.base.lazy_torch import torch
@@ -60,10 +60,14 @@ class GroupTree:
 def similarities(layout: Layout, updates: torch.Tensor) -> dict[str, torch.Tensor]:
     """The cosines of updates (m, p) without their mean, (m, m), by each layer and by all layers together."""
     names = layout.layers if len(layout.layers) == 1 else (*layout.layers, "all")
-    columns = [layout.columns(layout.select(name)) for name in names]
+    return dict(zip(names, _cosines(layout, updates, names), strict=True))
+
+
+def _cosines(layout: Layout, updates: torch.Tensor, names: Sequence[str]) -> torch.Tensor:
+    """The cosines of updates (m, p) without their mean in some layers, (v, m, m)."""
     exact = updates.double()
-    found = cosine(exact - exact.mean(dim=0), in_views(columns))
-    return dict(zip(names, found, strict=True))
+    columns = [layout.columns(layout.select(name)) for name in names]
+    return cosine(exact - exact.mean(dim=0), in_views(columns))
 
 
 def candidate_groups(layout: Layout, updates: Rows, *, inside_sides: bool = True) -> GroupTree:
@@ -82,8 +86,8 @@ def candidate_groups(layout: Layout, updates: Rows, *, inside_sides: bool = True
     while node < len(groups):
         members = groups[node].nonzero().flatten()
         if depths[node] < max_depth and len(members) >= MIN_CLIENTS:
-            *_, alike = similarities(layout, updates.values[members]).values()
-            second = bipartition(alike, "average").bool()
+            alike = _cosines(layout, updates.values[members], ["all"])
+            second = bipartition(alike[0], "average").bool()
             for side in (~second, second):
                 groups.append(torch.zeros_like(groups[0]).index_fill(0, members[side], True))
                 parents.append(node)

@@ -151,7 +151,7 @@ class Trial:
         )
 
     def is_complete(self, members: int) -> bool:
-        """Whether enough have answered: half of all members or of those who made the groups, and some on each side."""
+        """Whether half of those who take part have answered, or of all members, and some on each side."""
         sides = self.groups.inside[self.groups.children(0)] & self.answered
         return 2 * int(self.answered.sum()) >= min(members, len(self.clients)) and bool(sides.any(dim=1).all())
 
@@ -244,24 +244,32 @@ def verdict_of(trial: Trial, round: int) -> Verdict:
     """Decide by a trial in which enough have answered; the round is that of the last answers."""
     tests = len(trial.confirmed or trial.groups.parents) // 2
     found = _pruned(trial, 0, trial.level / tests)
-    gains = _gains(trial, 0, found.leaves if len(found.leaves) > 1 else trial.groups.children(0))
+    p = min(1.0, tests * found.p)
     values = dict(trial.decision.values)
-    if not trial.of_personal_models:
-        values |= {"p": min(1.0, tests * found.p), "level": trial.level, "round": float(round)}
-        if values["p"] > trial.level:
-            return Verdict((0,), (), Decision("p_above_level", layer=trial.decision.layer, values=values))
+    if trial.of_personal_models:
+        values |= {"p_gain": p, "level_gain": trial.level}
     else:
-        values |= {"p_gain": min(1.0, tests * found.p), "level_gain": trial.level}
-    values |= {"gain": float(gains.mean()), "groups": float(len(found.leaves))}
+        values |= {"p": p, "level": trial.level, "round": float(round)}
+        if p > trial.level:
+            return Verdict((0,), (), Decision("p_above_level", layer=trial.decision.layer, values=values))
+    values |= {"gain": float(found.gains.mean()), "groups": float(len(found.leaves))}
     kind = "groups_differ" if len(found.leaves) > 1 else "groups_differ_without_gain"
     return Verdict(found.leaves, found.confirmed, replace(trial.decision, kind=kind, values=values))
 
 
 @dataclass(frozen=True)
 class _Pruned:
-    """What is left of the tree below a group: its leaves, its splits, and the smallest p of all of its tests."""
+    """What is left of the tree below a group.
+
+    Attributes:
+        leaves: The groups that are not split any more.
+        gains: What members gain by the splits that are made; where none is, by the one of the smallest p.
+        confirmed: The groups of the splits that are made, ascending.
+        p: The smallest p of all tests.
+    """
 
     leaves: tuple[int, ...]
+    gains: torch.Tensor
     confirmed: tuple[int, ...] = ()
     p: float = 1.0
 
@@ -274,33 +282,37 @@ def _pruned(trial: Trial, node: int, level: float) -> _Pruned:
     sides = trial.groups.children(node)
     answered = trial.groups.inside[sides] & trial.answered
     if not sides or not bool(answered.any(dim=1).all()):
-        return _Pruned((node,))
-    one, other = (_pruned(trial, side, level) for side in sides)
-    leaves = one.leaves + other.leaves
+        return _Pruned((node,), torch.zeros(1))
+    inside = [_pruned(trial, side, level) for side in sides]
+    leaves = tuple(leaf for each in inside for leaf in each.leaves)
     gains = _gains(trial, node, leaves)
-    if trial.of_personal_models:
-        p = gain_p_value(gains) if sides[0] in trial.confirmed else 1.0
-    else:
+    if not trial.of_personal_models:
         p = preference_p_value(trial, *sides)
-    is_made = p <= level and float(gains.sum()) > 0
-    confirmed = one.confirmed + other.confirmed
-    p = min(p, one.p, other.p)
-    if is_made:
-        return _Pruned(leaves, tuple(sorted((*sides, *confirmed))), p)
-    inside = sum((each.leaves for each in (one, other) if each.confirmed), ())
-    return _Pruned(inside or (node,), confirmed, p)
+    else:
+        p = gain_p_value(gains) if sides[0] in trial.confirmed else 1.0
+    confirmed = tuple(group for each in inside for group in each.confirmed)
+    clearest = min([_Pruned((node,), gains, p=p), *inside], key=lambda each: each.p)
+    if p <= level and float(gains.sum()) > 0:
+        return _Pruned(leaves, gains, tuple(sorted((*sides, *confirmed))), clearest.p)
+    made = [each for each in inside if each.confirmed]
+    if not made:
+        return _Pruned((node,), clearest.gains, p=clearest.p)
+    leaves = tuple(leaf for each in made for leaf in each.leaves)
+    return _Pruned(leaves, torch.cat([each.gains for each in made]), confirmed, clearest.p)
 
 
 def preference_p_value(trial: Trial, one: int, other: int) -> float:
     """The p-value of no difference between two groups in how much they prefer the one's model to the other's.
 
     The one-sided t-test of two samples with one variance, of what each member loses by the other model, weighted by its
-    samples: the variance of a mean loss is inverse to them. Where all members share one distribution, their preferences
+    samples, up to twice the median: the variance of a mean loss is inverse to them. Where all members share one distribution, their preferences
     have one mean and are independent, given half A.
     """
     answered = trial.groups.inside[[one, other]].any(dim=0) & trial.answered
     preferences = bounded_claims((trial.group_losses[:, other] - trial.group_losses[:, one])[answered])
     weights = trial.samples[answered].double()
+    # A client can claim any number of samples.
+    weights = weights.clamp(max=2 * float(weights.quantile(0.5)))
     first = trial.groups.inside[one][answered]
     freedom = len(preferences) - 2
     if freedom < 1:
@@ -318,27 +330,17 @@ def gain_p_value(gains: torch.Tensor) -> float:
     return _upper_tail(len(gains) - 1, gains.mean() / (gains.std() / sqrt(len(gains))))
 
 
-def _places(which: torch.Tensor) -> list[int]:
-    """The places of the true ones of a bool (q,)."""
-    found: list[int] = which.nonzero().flatten().tolist()
-    return found
-
-
 def _upper_tail(freedom: int, t: torch.Tensor) -> float:
     """The probability of at least so large a t; that of 0 where it is 0 / 0."""
     return float(stdtr(freedom, -float(t.nan_to_num(0.0, torch.inf, -torch.inf))))
 
 
 def _gains(trial: Trial, node: int, leaves: Sequence[int]) -> torch.Tensor:
-    """What the members of a group who have answered gain by a model for each of its leaves, as far as it counts.
-
-    Members that are in no leaf gain nothing.
-    """
-    losses = trial.group_losses[:, node]
-    after = losses.clone()
-    for leaf in leaves:
-        after = torch.where(trial.groups.inside[leaf], trial.group_losses[:, leaf], after)
-    return bounded_claims((losses - after)[trial.groups.inside[node] & trial.answered])
+    """What the members of a group's leaves who have answered gain by a model for each leaf, as far as it counts."""
+    before = trial.group_losses[:, node]
+    inside = [trial.groups.inside[leaf] & trial.answered for leaf in leaves]
+    gains = [before[members] - trial.group_losses[members, leaf] for leaf, members in zip(leaves, inside, strict=True)]
+    return bounded_claims(torch.cat(gains))
 
 
 def bounded_claims(claims: torch.Tensor) -> torch.Tensor:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fedstrata.algorithms.evidence.split_half import MIN_FOLD
 from fedstrata.algorithms.strata.trial import Trial
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Layout, LocalTask, Plan, Report, Result, Rows
 from fedstrata.core.standard_round import padded_candidates
-
-MIN_FOLD = 8
-"""The number of samples that a half needs. A client with fewer takes no part in trials."""
 
 _MAX_LOSS = 1e3
 """Larger losses, and losses that are not finite, count as so many nats."""
@@ -172,6 +170,7 @@ def _with_sides(trial: Trial, report: Report, members: torch.Tensor) -> Trial:
     result = result.only(~torch.isin(result.updates.clients, trial.clients))
     if not len(result.updates.clients):
         return trial  # The task is of other clusters, whose trees may be smaller.
+    result = result.only(result.updates.clients.argsort())
     return trial.joined_by(result.updates.clients, _bounded(result.losses[:, : len(trial.groups)]))
 
 
