@@ -61,34 +61,28 @@ def test_alike_clients_are_counted_by_clusters(folder: Path) -> None:
 
 
 def test_wrong_splits_come_with_their_interval(folder: Path) -> None:
-    runs = [{"seed": seed, "splits": {"test 0.05": 4} if seed == 0 else {}, "tests": []} for seed in range(10)]
-    write(folder, "null_federations", {"equal": {"runs": runs}})
+    trials = [[2, 0.01, 0.025], [4, 0.5, 0.008]]
+    runs = [{"seed": seed, "splits": {"strata 0.05": 4} if seed == 0 else {}, "trials": trials} for seed in range(10)]
+    write(folder, "null_strata", {"equal": {"runs": runs}})
     found = rows(proofs.wrong())
-    # Clopper and Pearson: 1 of 10 is 0.0025 to 0.4450, 0 of 10 up to 1 - 0.025 ** 0.1.
-    assert found[1][1:] == ["10", "5 %", "0.100 (0.003 to 0.445)", "0.000 (0.000 to 0.308)"]
-    assert found[3][1:] == ["", "1 %", MISSING, MISSING]
-    assert rows(proofs.others())[1][1:3] == ["0 of 10", MISSING]
+    # Clopper and Pearson: 1 of 10 is 0.0025 to 0.4450, 0 of 10 up to 1 - 0.025 ** 0.1; 10 of 20 is 0.272 to 0.728.
+    never, once = "0.000 (0.000 to 0.308)", "0.100 (0.003 to 0.445)"
+    assert found[0][1:] == ["10", never, once, never, "20", "0.500 (0.272 to 0.728)"]
+    assert found[1][1:] == ["", MISSING, MISSING, MISSING, "", MISSING]
 
 
 def test_rows_of_the_null_study_name_the_keys_that_decide(folder: Path) -> None:
     write(
         folder,
         "null_papers",
-        {"few": {"runs": [{"seed": seed, "splits": {"hicfl": 9}, "tests": []} for seed in (0, 1)]}},
+        {"few": {"runs": [{"seed": seed, "splits": {"hicfl": 9}, "trials": []} for seed in (0, 1)]}},
     )
     found = {row[0]: row[1:] for row in rows(proofs.others())}
     paper = "HiCFL: epsilon = auto, xi = auto, rho = 0.8"
-    assert found[paper][:3] == [MISSING, MISSING, "2 of 2"]
+    assert found[paper][:5] == [*[MISSING] * 4, "2 of 2"]
     assert "CFL: eps1 = 0.4, eps2 = 1.6, gamma = 0.0, linkage = complete, first = 21, min_split = 3" in found
     assert "CFL, timed by stability: members = each, epsilon = auto, xi = auto, rho = 0.8, gamma = 0.5" in found
     assert len(found) == len(proofs.OTHERS_ALIKE)
-
-
-def test_early_tests_are_told_from_late_ones(folder: Path) -> None:
-    tests = [[2, 0.01, 0.006], [6, 0.5, 0.002], [9, 0.05, 0.001]]
-    write(folder, "null_federations", {"equal": {"runs": [{"seed": 0, "splits": {}, "tests": tests}]}})
-    first = rows(proofs.tested())[0]
-    assert first[1:] == ["2", "0.500 (0.013 to 0.987)", "1", "1.000 (0.025 to 1.000)"]
 
 
 def test_power_counts_what_was_found_and_what_was_torn(folder: Path) -> None:
@@ -103,4 +97,4 @@ def test_power_counts_what_was_found_and_what_was_torn(folder: Path) -> None:
 
 def test_costs_follow_from_the_calendar() -> None:
     fifty = next(row for row in rows(proofs.cost()) if row[0] == "50")
-    assert fifty == ["50", "9", "18 %", "36 %", "36 %", "72 %"]  # rounds 2, 3, 4, 6, 9, 13, 19, 28, 42
+    assert fifty == ["50", "8", "16 %", "13 %"]  # rounds 2, 4, 6, 9, 13, 19, 28, 42

@@ -200,10 +200,6 @@ class Clusters:
         tree = self.records.tree
         return not 0 <= node < len(tree) or (split := tree[node].split) is None or split > number
 
-    def awaits_personal_models(self, node: TreeNode) -> bool:
-        """Return whether a node is not split yet because personal models of its groups are compared first."""
-        return node.split is None and node.why == "groups_differ"
-
     @property
     def scores(self) -> Scores | None:
         """The newest scores of the clients."""

@@ -112,8 +112,6 @@ def reasons(clusters: Clusters) -> list[str]:
         node = tree[nodes[0]]
         plain = plain_sentence(kind, node.criteria, clusters.names)
         text = plain or f"{capital(sentence(kind, node.layer, node.criteria, clusters.names))}."
-        if clusters.awaits_personal_models(node):
-            text = f"{text} {say('page', 'personal_next')}"
         rest = len(nodes) - 1
         told.append(f"{text} {say('page', 'further_splits', splits=rest)}" if rest and split else text)
     return [*told, say("page", "tree_has_numbers")] if split else told

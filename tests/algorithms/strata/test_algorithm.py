@@ -109,7 +109,7 @@ def test_groups_inside_a_side_that_is_not_confirmed_become_clusters_and_the_othe
 
 def test_fewer_than_four_clients_are_not_tested_and_spend_nothing() -> None:
     turns = drive(Strata(), Folded([0, 1, 2], apart=5.0), 6)
-    assert spent(turns[-1]) == [0] and turns[-1].decision().kind == ""
+    assert spent(turns[-1]) == [0] and turns[-1].decision().kind == "too_few_for_trial"
     turns = drive(Strata(), Folded(TWO), 4, absent={2: range(17)})
     assert [spent(turn) for turn in turns] == [[0], [0], [1], [1, 1]] and split_by(turns) == [4]
 
@@ -200,16 +200,22 @@ def test_with_personal_models_a_confirmed_split_has_a_second_trial() -> None:
     assert extra_tasks(turns) == {2: ["groups"], 3: ["trial losses"], 4: ["trial own", "trial losses"]}
     assert split_by(turns) == [4] and groups_of(turns[-1].state) == BOTH
     first, second = turns[2].decision(), turns[3].decision()
-    assert first.kind == second.kind == "groups_differ" and "p_gain" not in first.values
+    assert (first.kind, second.kind) == ("groups_on_trial", "groups_differ") and "p_gain" not in first.values
     assert second.values["p_gain"] < second.values["level_gain"] == 0.025
     assert [second.values[name] for name in ("p", "level", "round")] == [first.values["p"], 0.025, 3]
 
 
-def test_no_personal_trial_begins_before_three_times_the_round_of_the_last() -> None:
-    turns = drive(Strata(compares="personal"), Folded(TWO, apart=3.0), 9)
-    assert [round for round, tasks in extra_tasks(turns).items() if "groups" in tasks] == [2, 9]
-    assert [cluster.last_personal_trial for cluster in turns[-1].state.clusters] == [3, 3]
-    assert spent(turns[3]) == [1, 1]  # a second trial is no further test
+def test_after_a_personal_trial_that_splits_nothing_the_next_trial_is_three_times_as_late() -> None:
+    state = drive(Strata(compares="personal"), Folded(TWO, apart=3.0), 3)[-1].state
+    gave_up = replace(state, clusters=(replace(state.clusters[0], trial=None),))
+    turns = drive(Strata(compares="personal"), Folded(TWO, apart=3.0), 6, gave_up)
+    assert [round for round, tasks in extra_tasks(turns).items() if "groups" in tasks] == [9]
+
+
+def test_a_personal_trial_is_no_further_test_and_new_clusters_wait_for_nothing() -> None:
+    turns = drive(Strata(compares="personal"), Folded(TWO, apart=3.0), 6)
+    assert spent(turns[3]) == [1, 1]
+    assert [round for round, tasks in extra_tasks(turns).items() if "groups" in tasks] == [2, 6]
 
 
 def test_without_a_confirmed_split_there_is_no_personal_trial() -> None:

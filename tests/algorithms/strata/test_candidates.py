@@ -47,11 +47,12 @@ def test_the_sides_alone_may_be_asked_for() -> None:
     assert members(tree) == [list(range(8)), [0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_a_single_client_is_not_split() -> None:
+def test_a_side_of_fewer_than_four_clients_is_not_split() -> None:
     updates = torch.tensor([[1.0, 0.1, 0.0], [1.0, -0.1, 0.0], [1.1, 0.0, 0.0], [-3.0, 0.0, 0.0]])
-    tree = candidate_groups(LAYOUT, sent(updates))
-    assert members(tree)[:3] == [[0, 1, 2, 3], [0, 1, 2], [3]]
-    assert not tree.children(2) and len(tree.children(1)) == 2
+    assert members(candidate_groups(LAYOUT, sent(updates))) == [[0, 1, 2, 3], [0, 1, 2], [3]]
+    more = torch.cat([updates, torch.tensor([[0.9, 0.2, 0.0]])])
+    tree = candidate_groups(LAYOUT, sent(more))
+    assert members(tree)[:3] == [[0, 1, 2, 3, 4], [0, 1, 2, 4], [3]] and len(tree.children(1)) == 2
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -49,6 +49,7 @@ def trial_of(
         models=torch.zeros(len(groups) + 1, 3),
         start=torch.zeros(1, 3),
         losses=values if values.ndim == 3 else values[:, :, None],
+        samples=torch.ones(len(values)),
         level=level,
         decision=Decision("groups_differ", layer="conv"),
         round=2,
@@ -122,11 +123,21 @@ def test_alike_clients_are_told_apart_about_as_often_as_the_level_says() -> None
         begun = begin_trial(problem(10, toy_layout(40, 40)), torch.zeros(80), updates, level=0.05, node=0, round=2)
         assert begun is not None
         losses = (begun[0].models - points[1][:, None]).square().sum(dim=2) / 2
-        found.append(preference_p_value(replace(begun[0], losses=losses[:, :, None]), 1, 2))
+        answered = replace(begun[0], losses=losses[:, :, None], samples=torch.ones(10))
+        found.append(preference_p_value(answered, 1, 2))
     for level in (0.05, 0.2, 0.5):
         # Four standard deviations of a binomial share.
         rejected = sum(p <= level for p in found) / len(found)
         assert rejected == pytest.approx(level, abs=4 * (level * (1 - level) / len(found)) ** 0.5)
+
+
+def test_a_small_client_counts_as_little_as_its_mean_loss_is_worth() -> None:
+    """Nine alike clients of 200 samples prefer a model by 0 +- 0.01; a tenth, of 20 samples, by sqrt(10) as much."""
+    preferences = [-0.01, 0.01, -0.01, 0.01, 0.0, 0.01, -0.01, 0.01, -0.01, 0.0316]
+    known = trial_of([[1.0, 1.0, 1.0 - each] for each in preferences], [[0, 1, 2, 3, 4, 5, 6, 7, 8], [9]])
+    unweighted = preference_p_value(known, 2, 1)
+    weighted = preference_p_value(replace(known, samples=torch.tensor([200.0] * 9 + [20.0])), 2, 1)
+    assert unweighted < 0.01 < 0.15 < weighted
 
 
 # What a trial says.
