@@ -10,6 +10,7 @@ SIDES = {"reference": 4.0, "with_reference": 2.0, "without": 3.0, "cross_mean": 
 PREFERRED = {"round": 3.0, "p": 0.001, "level": 0.025}
 ASKED = {"answered": 4, "asked": 5, "not_ready": 1, "min_split": 2, "quorum": 0.5}
 UNSTABLE = {"every_member": 1.0, "stability": 0.02, "max_stability": 0.04, "epsilon": 0.03}
+FEW = {"round": 2.0, "members": 3.0, "least": 4.0, "samples": 16.0}
 PERSONAL = {**PREFERRED, "gain": 0.5, "groups": 2, "p_gain": 0.004, "level_gain": 0.025}
 SCAN = {"compared_clients": 20.0, "rounds": 1.0, "level": 0.02, "correlation": 0.8, "p": 0.001, "agreement": 0.95}
 LARGER = {**SCAN, "largest_correlation": 0.95, "largest_p": 0.2}
@@ -34,6 +35,8 @@ LARGER = {**SCAN, "largest_correlation": 0.95, "largest_p": 0.2}
             PERSONAL,
             "of 2 groups lower the mean loss on such data beyond chance (by 0.5 nats, p = 0.004",
         ),
+        ("groups_on_trial", {**PREFERRED, "gain": 0.5, "groups": 3}, "personal models of 3 groups are compared next"),
+        ("too_few_for_trial", FEW, "3 members answered, and 4 with at least 16 training samples are needed"),
         ("groups_differ_without_gain", {**PREFERRED, "gain": -0.5, "groups": 1}, "do not lower the mean loss on such"),
         ("groups_differ_without_gain", PERSONAL, "do not lower the mean loss on such data beyond chance"),
         ("layer_chosen", {**SCAN, "agreement": 0.3}, "but the choice is unstable, as only 30% of repeats"),
@@ -79,6 +82,7 @@ def test_chance_is_told_in_plain_words(p: float, text: str) -> None:
             PERSONAL,
             "The personal models that clients make from a model for each group fitted such data",
         ),
+        ("too_few_for_trial", FEW, "Groups were not looked for: at least 4 clients with 16 training samples each"),
         ("groups_differ_without_gain", PREFERRED, "A model for each group did not fit such data better"),
         ("groups_differ_without_gain", PERSONAL, "did not clearly fit such data better"),
     ],

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from scipy.stats import ttest_1samp, ttest_ind
+from scipy.stats import t, ttest_1samp, ttest_ind
 
 from builders import layout_with, problem
 from fedstrata.algorithms.strata.candidates import GroupTree
@@ -88,6 +88,14 @@ def test_two_clients_show_nothing_and_three_do() -> None:
     one, other = [0.0, 0.0, 1.0], [1.0, 2.0, 0.0]
     expected = ttest_ind([1.0, 2.0], [-1.0], alternative="greater").pvalue
     assert preference_p_value(trial_of(losses_by(one, other), groups), 1, 2) == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_preference_counts_by_the_samples_behind_it() -> None:
+    """The means are (1 * 1 + 2 * 4) / 3 = 3 and -1, and the variance of one sample is (1 * 4 + 2 * 1) / 2 = 3."""
+    trial = trial_of(losses_by([0.0, 0.0, 1.0, 1.0], [1.0, 4.0, 0.0, 0.0]), [[0, 1], [2, 3]])
+    trial = replace(trial, samples=torch.tensor([1.0, 2.0, 1.0, 1.0]))
+    expected = t.sf(4 / (3 * (1 / 3 + 1 / 2)) ** 0.5, 2)
+    assert preference_p_value(trial, 1, 2) == pytest.approx(expected, rel=1e-4)
 
 
 def test_only_those_who_have_answered_count() -> None:

@@ -20,8 +20,11 @@ GROUPS, SIDES, OWN, LOSSES = "groups", "trial sides", "trial own", "trial losses
 def unanswered(trial: Trial, *clients: int) -> Trial:
     """The trial in which only some clients have not answered; all, if none is named."""
     losses = trial.losses.clone()
-    losses[list(clients or range(len(losses)))] = torch.nan
-    return replace(trial, losses=losses)
+    samples = trial.samples.clone()
+    which = list(clients or range(len(losses)))
+    losses[which] = torch.nan
+    samples[which] = 0.0
+    return replace(trial, losses=losses, samples=samples)
 
 
 def plan(labels: list[int]) -> Plan:
@@ -92,6 +95,17 @@ def test_with_personal_models_members_train_by_themselves_and_judge_the_models_b
     assert task.shares is not None and task.shares[0].tolist() == [0, 0.25, 0.5, 0.75, 1] * 2
 
 
+def test_who_joins_a_personal_trial_chooses_a_side_by_all_models_and_judges_those_of_confirmed_splits() -> None:
+    trial = trial_of(torch.ones(8, 7, 5), FOUR, confirmed=(1, 2))
+    made = asked(trial, clients=9)
+    assert made.tasks[SIDES].candidates[8].tolist() == [2, 3, 4, 5, 6, 7, 8]
+    assert made.tasks[LOSSES].candidates[8].tolist() == [2] * 5 + [3] * 5 + [4] * 5
+    losses = [float(place) for place in range(15)]
+    after = read(trial, trial_sides=([8], [[0.0, 2, 1, 0, 0, 4, 3]], 8), trial_losses=([8], [losses], 8))
+    assert after.groups.inside[:, 8].nonzero().flatten().tolist() == [0, 2, 6]
+    assert after.losses[8, :3].flatten().tolist() == losses and after.losses[8, 3:].isnan().all()
+
+
 def test_where_everyone_has_answered_a_personal_trial_asks_nobody() -> None:
     trial = trial_of(torch.ones(8, 3, 5), confirmed=(1, 2))
     made = asked(trial)
@@ -113,6 +127,7 @@ def test_answers_are_stored_by_client_and_by_the_models_that_were_asked_for() ->
     trial = unanswered(trial_of(four_groups(True, True), FOUR))
     after = read(trial, trial_losses=([7, 0], [[1.0, 2, 3, 4, 5], [6.0, 7, 8, 9, 10]], 8))
     assert after.answered.tolist() == [True] + [False] * 6 + [True]
+    assert after.samples.tolist() == [8] + [0] * 6 + [8]
     assert after.losses[0, :, 0].nan_to_num(-1).tolist() == [6, 7, 8, 9, 10, -1, -1]
     assert after.losses[7, :, 0].nan_to_num(-1).tolist() == [1, 2, 3, -1, -1, 4, 5]
 
