@@ -1,4 +1,4 @@
-"""What the tests of groups compute p by: permutations, and a bound on error rates where models were not trained.
+"""What the tests of groups compute p by: permutations of the clients.
 
 A permutation test gives the share of permutations with a statistic at least as large as the observed one. Permutations
 are drawn until the decision is certain: Besag and Clifford, "Sequential Monte Carlo p-values", Biometrika 1991.

@@ -50,14 +50,12 @@ class Answer(NamedTuple):
         model: The trained model, (p,); None where nothing was trained.
         loss: The mean loss; nan where it was not asked.
         accuracy: The share of samples that are right; nan where that is not known.
-        units: The independent units among the samples; 0 where each sample is one.
     """
 
     samples: int
     model: Tensor | None = None
     loss: float = float("nan")
     accuracy: float = float("nan")
-    units: int = 0
 
 
 class Done(NamedTuple):

@@ -27,9 +27,6 @@ ANCHOR = "anchor"
 _TEST = "test"
 """The part of the samples that nothing is trained on, as `fedstrata.engine.work.TEST`, which needs torch."""
 
-UNITS = "num-units"
-"""The metric of an evaluation that says how many independent units are among its samples."""
-
 
 def fold(data: Any, message: Any, *, test: Any = None, units: Any = None, config: str = "config") -> Any:
     """Return the part of a client's training data that a message of `Clustered` is about.
@@ -43,7 +40,6 @@ def fold(data: Any, message: Any, *, test: Any = None, units: Any = None, config
         test: The client's test data, which are returned where the message asks for a score on them. By default
             `data` are returned whole.
         units: What is not to be divided, such as the patient of each sample, (samples,); by default each sample is one.
-            The app's evaluation then also tells the metric "num-units", how many are in the part.
         config: The key of the message's config, as `Clustered` has it in ``configrecord_key``.
 
     Raises:

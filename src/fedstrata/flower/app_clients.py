@@ -155,12 +155,14 @@ class AppClients:
         known, tested = self.sizes.get(client, (0, 0))
         if ask.kind == "train" and ask.fold == "all" and not ask.most:
             known = samples
-        self.sizes[client] = (known, samples if ask.fold == TEST else tested)
+        tested = samples if ask.fold == TEST else tested
+        self.sizes[client] = (known, tested)
         refuse_whole(ask, samples, known)
         if not known or ask.fold == TEST or ask.kind == "train":
             return
         wanted = known / 2 ** len(ask.fold.removeprefix("all"))
-        if abs(samples - wanted) >= 1 and not answer.units and not self._told_of_choices:
+        # A part whose units are not divided may have any number of samples.
+        if abs(samples - wanted) >= 1 and samples == tested and not self._told_of_choices:
             self._told_of_choices = True
             self.tell(
                 f"WARNING: models are compared on {samples} samples, where part {ask.fold!r} of the training data has "

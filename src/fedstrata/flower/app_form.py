@@ -15,7 +15,7 @@ from fedstrata.base.limits import MAX_SAMPLES
 from fedstrata.base.quoting import shown
 from fedstrata.core import Layout, Plan
 from fedstrata.engine.work import TEST, Answer, Ask
-from fedstrata.flower.app import ANCHOR, FOLD, MOST, PROX_WEIGHT, UNITS
+from fedstrata.flower.app import ANCHOR, FOLD, MOST, PROX_WEIGHT
 from fedstrata.flower.payload import flower, tensor_of
 from fedstrata.models import arrays_of_row, row_of_arrays
 
@@ -170,15 +170,12 @@ class AppForm:
             raise InputError(f"expected {self.keys.samples} to be a whole number of {least} or more, found {samples:g}")
         if ask.kind == "train":
             return Answer(int(samples), self.row(_only(list(content.array_records.values()), "record of arrays")))
-        units = self._number(metrics, UNITS) if UNITS in metrics else 0
-        if not 0 <= units <= samples:
-            raise InputError(f"expected {UNITS} of at most {samples:g} samples, found {units:g}")
         if not samples:
             return Answer(0)
         accuracy = self._number(metrics, self.keys.accuracy) if self.keys.accuracy in metrics else float("nan")
         if not (isnan(accuracy) or 0 <= accuracy <= 1):
             raise InputError(f"expected {self.keys.accuracy} to be a share of 0 to 1, found {accuracy:g}")
-        return Answer(int(samples), None, self._number(metrics, self.keys.loss), accuracy, int(units))
+        return Answer(int(samples), None, self._number(metrics, self.keys.loss), accuracy)
 
     def _number(self, metrics: MetricRecord, name: str) -> float:
         value = metrics.get(name)

@@ -305,8 +305,8 @@ def preference_p_value(trial: Trial, one: int, other: int) -> float:
     """The p-value of no difference between two groups in how much they prefer the one's model to the other's.
 
     The one-sided t-test of two samples with one variance, of what each member loses by the other model, weighted by its
-    samples, up to twice the median: the variance of a mean loss is inverse to them. Where all members share one distribution, their preferences
-    have one mean and are independent, given half A.
+    samples, up to twice the median: the variance of a mean loss is inverse to them. Where all members share one
+    distribution, their preferences have one mean and are independent, given half A.
     """
     answered = trial.groups.inside[[one, other]].any(dim=0) & trial.answered
     preferences = bounded_claims((trial.group_losses[:, other] - trial.group_losses[:, one])[answered])

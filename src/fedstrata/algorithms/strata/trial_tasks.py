@@ -170,6 +170,7 @@ def _with_sides(trial: Trial, report: Report, members: torch.Tensor) -> Trial:
     result = result.only(~torch.isin(result.updates.clients, trial.clients))
     if not len(result.updates.clients):
         return trial  # The task is of other clusters, whose trees may be smaller.
+    # By ascending id, so that a report may come in any order.
     result = result.only(result.updates.clients.argsort())
     return trial.joined_by(result.updates.clients, _bounded(result.losses[:, : len(trial.groups)]))
 
