@@ -97,10 +97,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{f"{name} + best": {**tables, "personal": {"method": "best"}} for name, tables in TABLES.items()},
 }
 
-# The championship knows its methods by name, and so do its processes, which import this module to find them.
-championship.METHODS.update(VARIANTS)
-
-
 def main() -> None:
     """Run what is missing, and keep the results of a federation and seed as soon as they are there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -110,6 +106,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
     given = parser.parse_args()
+    # The championship knows its methods by name; its processes are copies of this one.
+    championship.METHODS.update(VARIANTS)
     matches = [
         (federation, int(seed)) for seed in given.seeds.split(",") for federation in given.federations.split(",")
     ]

@@ -26,10 +26,11 @@ def ablation() -> str:
             found = _by_federation(change + suffix) if change + suffix in VARIANTS else {}
             whole = _by_federation(_WHOLE + suffix)
             cells += _cells(found, whole, compares=change != _WHOLE)
-        rows.append((change, *cells))
+        if any(cell != "-" for cell in cells):
+            rows.append((change, *cells))
     columns = ("accuracy, minus the whole", "groups exact", "computing")
     both = [f"{column}{suffix}" for suffix in ("", " (`best`)") for column in columns]
-    return table(" | ".join(["change", *both]), rows)
+    return table(" | ".join(["change", *both]), rows or [("all changes", MISSING, *[""] * 5)])
 
 
 def _by_federation(variant: str) -> dict[str, dict[int, Result]]:
