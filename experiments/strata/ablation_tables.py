@@ -96,5 +96,5 @@ def at_equal_computing() -> str:
     return table(head, rows or [("all federations", MISSING, "", *[""] * len(equal_computing.RIVALS))])
 
 
-ABLATIONS: Mapping[str, Callable[[], str]] = {"ablation": ablation, "equal computing": at_equal_computing}
+ABLATIONS: Mapping[str, Callable[[], str]] = {"ablation": ablation, "equal_computing": at_equal_computing}
 """The tables of docs/methods/strata.md and docs/evidence/championship.md."""
