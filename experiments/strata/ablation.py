@@ -31,9 +31,9 @@ from fedstrata.core import Diagnostics, Plan, Problem, Report
 RESULTS = Path(__file__).parents[1] / "results" / "ablation"
 
 
-def _once(plan: Plan, labels: torch.Tensor, clusters: list[int]) -> Plan:
+def _once(plan: Plan, labels: torch.Tensor, clusters: list[int], samples: int) -> Plan:
     """As `add_group_task`, going through half A once."""
-    plan = add_group_task(plan, labels, clusters)
+    plan = add_group_task(plan, labels, clusters, samples)
     if GROUP_TASK not in plan.tasks:
         return plan
     task = replace(plan.tasks[GROUP_TASK], training=plan.tasks["train"].training)
@@ -96,6 +96,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{name: tables for name, tables in TABLES.items() if name not in PERSONAL_ALONE},
     **{f"{name} + best": {**tables, "personal": {"method": "best"}} for name, tables in TABLES.items()},
 }
+
 
 def main() -> None:
     """Run what is missing, and keep the results of a federation and seed as soon as they are there."""

@@ -149,7 +149,7 @@ def test_the_slider_goes_through_the_rounds_and_the_list_through_the_layers(open
     assert page.evaluate(shown) == 20 * 19
     page.locator("#round").focus()
     page.keyboard.press("ArrowRight")
-    assert page.locator("#slider output").inner_text() == "6"
+    assert page.locator("#slider output").inner_text() == "4"
     assert page.evaluate(shown) == 10 * 9 + 2 * 5 * 4  # clusters of ten, five and five
     before = page.evaluate("document.getElementById('matrix').data[0].z[0][1]")
     page.locator("#view").select_option(label="linear2, likeness")

@@ -272,7 +272,8 @@ def test_fewer_than_four_clients_are_not_tested() -> None:
         ([0, 1, 4, 5], 8, True),
         ([0, 1, 4], 8, False),
         ([0, 1, 2, 3], 8, False),  # nobody of the second side
-        ([0, 1, 4], 6, True),  # half of the six that are members still
+        ([0, 1, 4], 6, False),  # half of the six that are members still, but a test needs four
+        ([0, 1, 4, 5], 6, True),
         ([0, 1, 4, 5], 100, True),  # half of those who made the groups
     ],
 )

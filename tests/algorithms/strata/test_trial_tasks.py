@@ -42,10 +42,19 @@ def test_members_of_some_clusters_also_train_twice_as_long_on_half_a() -> None:
     before = plan([0, 0, 1, 2])
     before = replace(before, tasks={TRAIN: replace(before.tasks[TRAIN], training=LocalTraining(epochs=3))})
     labels = torch.tensor([0, 0, 1, 2])
-    task = add_group_task(before, labels, [0, 2]).tasks[GROUPS]
+    task = add_group_task(before, labels, [0, 2], samples=1000).tasks[GROUPS]
     assert task.candidates.tolist() == [[0], [0], [-1], [2]]
     assert (task.fold, task.stream, task.training.epochs) == ("A", "groups", 6)
-    assert add_group_task(before, labels, []) is before
+    assert add_group_task(before, labels, [], samples=1000) is before
+
+
+@pytest.mark.parametrize(("samples", "epochs"), [(1000, 2), (500, 2), (400, 3), (200, 5), (199, 5), (98, 10), (1, 10)])
+def test_where_half_a_is_few_steps_a_client_goes_through_it_more_often(samples: int, epochs: int) -> None:
+    """Batches of 50: half of 400 is four steps, and ten are wanted."""
+    before = plan([0])
+    assert before.tasks[TRAIN].training.batch == 50
+    task = add_group_task(before, torch.zeros(1, dtype=torch.int64), [0], samples).tasks[GROUPS]
+    assert task.training.epochs == epochs
 
 
 def test_groups_are_made_of_members_whose_half_has_eight_samples() -> None:
@@ -132,9 +141,9 @@ def test_answers_are_stored_by_client_and_by_the_models_that_were_asked_for() ->
     assert after.losses[7, :, 0].nan_to_num(-1).tolist() == [1, 2, 3, -1, -1, 4, 5]
 
 
-def test_a_loss_that_is_not_finite_or_huge_counts_as_1000() -> None:
+def test_a_loss_that_is_not_finite_or_huge_counts_as_a_huge_one() -> None:
     after = read(unanswered(trial_of(APART)), trial_losses=([0], [[torch.nan, 1e30, torch.inf]], 8))
-    assert after.losses[0, :, 0].tolist() == [1000, 1000, 1000]
+    assert after.losses[0, :, 0].tolist() == pytest.approx([1e30] * 3)
 
 
 def test_a_client_with_fewer_than_eight_samples_in_a_half_does_not_answer() -> None:

@@ -27,6 +27,7 @@ from fedstrata.algorithms.strata.trial import Trial, Verdict, begin_trial, perso
 from fedstrata.algorithms.strata.trial_tasks import add_group_task, add_trial_tasks, group_updates, with_answers
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import (
+    TRAIN,
     Decision,
     Diagnostics,
     Evaluation,
@@ -86,7 +87,7 @@ class Strata:
         """Everyone trains the model of its cluster. Some also train on half A, or judge models on half B."""
         plan = add_other_models(fedavg_plan(problem, state, cohort), state)
         plan = add_trial_tasks(plan, problem.layout, state.labels, state.trials)
-        return add_group_task(plan, state.labels, _due(state))
+        return add_group_task(plan, state.labels, _due(state), state.samples)
 
     def update(self, problem: Problem, state: StrataState, report: Report) -> tuple[StrataState, Diagnostics]:
         """Conclude trials, begin others, split clusters, and average the updates."""
@@ -98,7 +99,7 @@ class Strata:
         splits = dict[int, _Split]()
         decisions = dict[int, Decision]()
         for cluster, trial in state.trials.items():
-            stayed = (labels == cluster) & (state.labels == cluster)
+            stayed = _stayed(state, labels, cluster)
             trial = with_answers(trial, report, stayed)
             if trial.is_complete(int(stayed.sum())):
                 clusters[cluster], verdict = self._concluded(problem, clusters[cluster], trial, round)
@@ -114,7 +115,7 @@ class Strata:
         # 2. Begin a trial in the clusters that are due.
         matrices = list[Matrix]()
         for cluster in _due(state):
-            stayed = (labels == cluster) & (state.labels == cluster)
+            stayed = _stayed(state, labels, cluster)
             known = clusters[cluster]
             begun = begin_trial(
                 problem,
@@ -136,7 +137,9 @@ class Strata:
         choices = choices_left(state, report, labels, self.reassignment_rounds)
         for cluster in splits:
             choices[labels == cluster] = self.reassignment_rounds
-        after = replace(after, clusters=tuple(clusters), choices=choices)
+        sizes = report.results[TRAIN].sizes
+        samples = int(sizes.median()) if len(sizes) else state.samples
+        after = replace(after, clusters=tuple(clusters), choices=choices, samples=samples)
         events = (*choice_events(state, labels), *diagnostics.events)
         return after, Diagnostics(events, diagnostics.metrics, tuple(matrices))
 
@@ -175,8 +178,13 @@ def _not_tested(members: int, round: int) -> Decision:
     return Decision("too_few_for_trial", values=values)
 
 
+def _stayed(state: StrataState, labels: torch.Tensor, cluster: int) -> torch.Tensor:
+    """Who was in a cluster before a round and is in it after the choices of the round, (n,), bool (n,)."""
+    return (labels == cluster) & (state.labels == cluster)
+
+
 def _due(state: StrataState) -> list[int]:
-    """The clusters in which a trial begins in the next round."""
+    """The clusters in which a trial begins in the round after a state."""
     round = state.round + 1
     if not is_split_half_round(round):
         return []
@@ -208,7 +216,7 @@ def _split(
             trial = splits[cluster].trial
             for leaf in splits[cluster].verdict.leaves:
                 clients = trial.clients[trial.groups.inside[leaf]]
-                after[clients[members[clients]]] = len(parents)
+                after[clients] = len(parents)
                 parents.append(cluster)
                 known.append(ClusterState(tests=memory.tests))
         elif bool(members.any()) or not bool((labels[state.labels == cluster] >= 0).any()):

@@ -38,10 +38,12 @@ class StrataState(State):
     Attributes:
         clusters: What is remembered of every cluster, (k).
         choices: The number of rounds for which each client may still choose another cluster, (n,).
+        samples: The median number of training samples of those who answered last; 0 before the first round.
     """
 
     clusters: tuple[ClusterState, ...]
     choices: torch.Tensor
+    samples: int = 0
 
     @property
     def trials(self) -> dict[int, Trial]:

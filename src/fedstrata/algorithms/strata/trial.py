@@ -6,7 +6,7 @@ each member measures the loss of these models on its half B, the hold-out data.
 
 If all members share one distribution, those of two groups prefer one group's model to the other's equally much: which
 group a client is in follows from half A, and what it prefers from half B. So the preferences of two groups are compared
-by a t-test (`preference_p`). A split that it confirms is made if it lowers the loss of the members, too.
+by a t-test (`preference_p_value`). A split that it confirms is made if it lowers the loss of the members, too.
 
 Where clients make personal models of that of their cluster, a confirmed split has a second trial: of personal models,
 which lie between the model of the group and the one that a member trains on half A by itself.
@@ -151,9 +151,11 @@ class Trial:
         )
 
     def is_complete(self, members: int) -> bool:
-        """Whether half of those who take part have answered, or of all members, and some on each side."""
+        """Whether half of those who take part, or of all members, have answered: four at least, some on each side."""
         sides = self.groups.inside[self.groups.children(0)] & self.answered
-        return 2 * int(self.answered.sum()) >= min(members, len(self.clients)) and bool(sides.any(dim=1).all())
+        answers = int(self.answered.sum())
+        enough = answers >= MIN_CLIENTS and 2 * answers >= min(members, len(self.clients))
+        return enough and bool(sides.any(dim=1).all())
 
     def is_given_up(self, round: int) -> bool:
         """Whether it ends after a round without a decision."""
@@ -285,11 +287,11 @@ def _pruned(trial: Trial, node: int, level: float) -> _Pruned:
         return _Pruned((node,), torch.zeros(1))
     inside = [_pruned(trial, side, level) for side in sides]
     leaves = tuple(leaf for each in inside for leaf in each.leaves)
-    gains = _gains(trial, node, leaves)
-    if not trial.of_personal_models:
-        p = preference_p_value(trial, *sides)
+    if trial.of_personal_models and sides[0] not in trial.confirmed:
+        gains, p = torch.zeros(1), 1.0  # nobody was asked
     else:
-        p = gain_p_value(gains) if sides[0] in trial.confirmed else 1.0
+        gains = _gains(trial, node, leaves)
+        p = gain_p_value(gains) if trial.of_personal_models else preference_p_value(trial, *sides)
     confirmed = tuple(group for each in inside for group in each.confirmed)
     clearest = min([_Pruned((node,), gains, p=p), *inside], key=lambda each: each.p)
     if p <= level and float(gains.sum()) > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from fedstrata.algorithms.evidence.split_half import MIN_FOLD
 from fedstrata.algorithms.strata.trial import Trial
@@ -11,8 +12,8 @@ from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Layout, LocalTask, Plan, Report, Result, Rows
 from fedstrata.core.standard_round import padded_candidates
 
-_MAX_LOSS = 1e3
-"""Larger losses, and losses that are not finite, count as so many nats."""
+_MAX_LOSS = 1e30
+"""Larger losses, and losses that are not finite, count as this one: differences of larger ones may not be finite."""
 
 GROUP_TASK = "groups"
 """The task on half A whose updates make candidate groups."""
@@ -27,31 +28,38 @@ _LOSS_TASK = "trial losses"
 """The task in which members judge models on half B."""
 
 
-def add_group_task(plan: Plan, labels: torch.Tensor, clusters: Sequence[int]) -> Plan:
+_MIN_STEPS = 10
+"""The steps on half A that a client of the usual size takes at least. After fewer, the model of a group is still much
+like that of the cluster, and its members hardly prefer it."""
+
+
+def add_group_task(plan: Plan, labels: torch.Tensor, clusters: Sequence[int], samples: int) -> Plan:
     """The plan in which the members of some clusters also train on half A, from the model of their cluster.
 
     They go through it twice as often as through all data, so that a model of a group is as far from that of the cluster
-    as one more round would bring it.
+    as one more round would bring it; or more often where that are few steps.
 
     Args:
         plan: The plan of the round.
         labels: The cluster of each client, (n,).
         clusters: The clusters.
+        samples: The usual number of training samples of a client.
     """
     if not clusters:
         return plan
     own = labels[plan.cohort]
     candidates = torch.where(torch.isin(own, torch.tensor(clusters)), own, -1)[:, None]
     normal = plan.tasks[TRAIN]
-    training = replace(normal.training, epochs=2 * normal.training.epochs)
+    steps_per_epoch = normal.training.with_epochs(1).steps_of(max(samples // 2, 1))
+    epochs = max(2 * normal.training.epochs, ceil(_MIN_STEPS / steps_per_epoch))
+    training = replace(normal.training, epochs=epochs)
     task = replace(normal, candidates=candidates, training=training, fold="A", stream=GROUP_TASK)
     return replace(plan, tasks={**plan.tasks, GROUP_TASK: task})
 
 
 def group_updates(report: Report, members: torch.Tensor) -> Rows:
     """What the members of a cluster, bool (n,), sent for candidate groups, by ascending id."""
-    result = report.results[GROUP_TASK]
-    result = result.only(members[result.updates.clients] & (result.sizes >= MIN_FOLD))
+    result = _of_enough_samples(report.results[GROUP_TASK], members)
     return result.updates.at(result.updates.clients.argsort())
 
 
