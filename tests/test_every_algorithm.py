@@ -357,7 +357,9 @@ def test_permuting_the_clients_permutes_their_labels(label: str, case: Case) -> 
         assert torch.equal(labels[:, None] == labels, permuted.labels[:, None] == permuted.labels)
         torch.testing.assert_close(plain.models[labels[placed]], permuted.models[permuted.labels[placed]])
         clusters = max(clusters, len(set(labels[placed].tolist())))
-    assert clusters > 1 or case.name not in EAGER, "nothing was decided that could be permuted"
+    # These clients train and pull, but make no personal models of groups.
+    decides = case.name in EAGER and case.keys.get("compares") != "personal"
+    assert clusters > 1 or not decides, "nothing was decided that could be permuted"
 
 
 @pytest.mark.parametrize("name", [*EAGER, "adacfl-founding", "ifca-shared_body", "hicfl-reorganise"])
