@@ -204,15 +204,14 @@ def two_stages() -> str:
 
 
 def two_halves() -> str:
-    """Strata: what half A shows, half B must show too."""
-    drawn = note(90, 30, "data of each client") + box(90, 65, "half A", ONE) + box(90, 135, "half B", OTHER)
-    drawn += arrow(153, 65, 222, 65) + arrow(153, 135, 222, 135) + note(255, 30, "similarities")
-    drawn += heat_map(227, 44, GROUPED, 12) + heat_map(227, 112, GROUPED, 12)
-    drawn += arrow(288, 68, 345, 92) + arrow(288, 134, 345, 110) + box(410, 100, "do they agree?", width=124)
-    drawn += note(410, 135, "permutation test: p small", small=True) + arrow(474, 100, 528, 100)
-    drawn += box(600, 65, "group 1", ONE, 90) + box(600, 135, "group 2", OTHER, 90)
-    drawn += note(600, 30, "lower loss on B?") + note(600, 170, "yes: a split", small=True)
-    return drawn + note(340, 210, "a difference is real if it shows again on the other half of each client's data")
+    """Strata: half A proposes groups, half B judges their models."""
+    drawn = note(70, 30, "data of each client") + box(70, 65, "half A", ONE, 90) + box(70, 135, "half B", OTHER, 90)
+    drawn += arrow(118, 65, 158, 65) + note(190, 30, "similar updates") + heat_map(162, 40, GROUPED, 13)
+    drawn += arrow(222, 65, 262, 65) + box(325, 50, "model of group 1", ONE) + box(325, 85, "model of group 2", ONE)
+    drawn += arrow(118, 135, 440, 135) + arrow(388, 65, 450, 110)
+    drawn += box(510, 120, "losses on half B", OTHER) + note(510, 152, "t-test: whose model is preferred?", small=True)
+    drawn += arrow(574, 120, 606, 120) + box(640, 120, "split", OWN, 56)
+    return drawn + note(340, 205, "if clients are alike, the members of both groups prefer one model equally much")
 
 
 SCHEMES: dict[str, Callable[[], str]] = {
