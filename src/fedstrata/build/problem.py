@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import partial
 from math import prod
@@ -17,7 +17,7 @@ from fedstrata.core import Layout, LearningRateSchedule, LocalTraining, Problem,
 from fedstrata.engine.outside_state import normalises_over_batch
 from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
 from fedstrata.objective import Objective
-from fedstrata.uploads.checks.update_checks import Checks
+from fedstrata.uploads.checks.update_checks import CheckName, Checks
 from fedstrata.uploads.rules import aggregation_of
 
 
@@ -126,8 +126,8 @@ def checks_of(experiment: Experiment) -> Checks | None:
     """What is checked of updates; None where nothing is."""
     names = experiment.server.checks
     if names == "auto":
-        by_itself = getattr(type(experiment.algorithm_of()), "default_checks", ())
-        names = by_itself if experiment.privacy.kind != "central" else ()
+        of_algorithm: Sequence[CheckName] = getattr(type(experiment.algorithm_of()), "default_checks", ())
+        names = tuple(of_algorithm) if experiment.privacy.kind != "central" else ()
     return Checks(names) if names else None
 
 

@@ -28,7 +28,7 @@ def split_by(turns: list[Turn]) -> list[int]:
 
 def spent(turn: Turn) -> list[int]:
     """The number of trials that each cluster has paid for."""
-    return [cluster.tests for cluster in turn.state.clusters]
+    return [cluster.trials_begun for cluster in turn.state.clusters]
 
 
 def extra_tasks(turns: list[Turn]) -> dict[int, list[str]]:

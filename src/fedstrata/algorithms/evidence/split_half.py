@@ -25,7 +25,8 @@ FULL_FOLD = 24
 """The number of samples that a fold needs where clients have them. A client with smaller folds does not take part."""
 
 MIN_FOLD = 8
-"""The number of samples that a fold needs where more than half of the members are too small for `FULL_FOLD`."""
+"""The number of samples that a fold needs where more than half of the members are too small for `FULL_FOLD`. Strata
+needs as many in each half."""
 
 MAX_PARTICIPANTS = 200
 """The largest number of participants. Of more members, so many are drawn at random, of those that the round selects."""

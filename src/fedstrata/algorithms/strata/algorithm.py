@@ -6,7 +6,7 @@ promise, its proof and its limits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass as plain_dataclass
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -96,7 +96,7 @@ class Strata:
 
         # 1. Conclude the trials in which enough members have answered.
         clusters = list(state.clusters)
-        splits = dict[int, _Split]()
+        splits = dict[int, list[torch.Tensor]]()
         decisions = dict[int, Decision]()
         for cluster, trial in state.trials.items():
             stayed = _stayed(state, labels, cluster)
@@ -105,7 +105,7 @@ class Strata:
                 clusters[cluster], verdict = self._concluded(problem, clusters[cluster], trial, round)
                 decisions[cluster] = verdict.decision
                 if clusters[cluster].trial is None and len(verdict.leaves) > 1:
-                    splits[cluster] = _Split(trial, verdict)
+                    splits[cluster] = [trial.clients[trial.groups.inside[leaf]] for leaf in verdict.leaves]
             elif trial.is_given_up(round):
                 clusters[cluster] = replace(clusters[cluster], trial=None)
                 decisions[cluster] = Decision("trial_given_up", values={"round": float(round)})
@@ -121,15 +121,16 @@ class Strata:
                 problem,
                 state.models[cluster],
                 group_updates(report, stayed),
-                level=next_level(self.alpha, known.tests),
+                level=next_level(self.alpha, known.trials_begun),
                 node=int(state.nodes[cluster]),
                 round=round,
             )
             if begun is not None:
-                clusters[cluster] = replace(known, trial=begun[0], tests=known.tests + 1)
-                matrices += begun[1]
+                trial, likeness = begun
+                clusters[cluster] = replace(known, trial=trial, trials_begun=known.trials_begun + 1)
+                matrices += likeness
             elif state.tree[int(state.nodes[cluster])].decision is None:
-                decisions[cluster] = _not_tested(int(stayed.sum()), round)
+                decisions[cluster] = _too_few_for_trial(int(stayed.sum()), round)
 
         # 3. Split clusters, and average the updates inside them (FedAvg).
         after_splits, parents, clusters = _split(state, labels, splits, clusters)
@@ -164,22 +165,14 @@ class Strata:
         return cluster_evaluation(problem, state, clients)
 
 
-@plain_dataclass(frozen=True)
-class _Split:
-    """A trial that splits its cluster, and what it says."""
-
-    trial: Trial
-    verdict: Verdict
-
-
-def _not_tested(members: int, round: int) -> Decision:
+def _too_few_for_trial(members: int, round: int) -> Decision:
     """The decision about a cluster of which too few members have enough samples, or sent anything."""
     values = {"round": float(round), "members": float(members), "least": float(MIN_CLIENTS), "samples": 2.0 * MIN_FOLD}
     return Decision("too_few_for_trial", values=values)
 
 
 def _stayed(state: StrataState, labels: torch.Tensor, cluster: int) -> torch.Tensor:
-    """Who was in a cluster before a round and is in it after the choices of the round, (n,), bool (n,)."""
+    """Who was in a cluster before a round and is in it after the choices of the round, bool (n,)."""
     return (labels == cluster) & (state.labels == cluster)
 
 
@@ -192,7 +185,10 @@ def _due(state: StrataState) -> list[int]:
 
 
 def _split(
-    state: StrataState, labels: torch.Tensor, splits: dict[int, _Split], clusters: list[ClusterState]
+    state: StrataState,
+    labels: torch.Tensor,
+    splits: Mapping[int, Sequence[torch.Tensor]],
+    clusters: Sequence[ClusterState],
 ) -> tuple[torch.Tensor, torch.Tensor, list[ClusterState]]:
     """A cluster for each group of a split.
 
@@ -201,7 +197,7 @@ def _split(
     Args:
         state: The state before the round.
         labels: The cluster of each client, (n,).
-        splits: The splits, by cluster.
+        splits: The clients of each group of a split, ids, by cluster.
         clusters: What is known of each cluster.
 
     Returns:
@@ -213,12 +209,10 @@ def _split(
     for cluster, memory in enumerate(clusters):
         members = labels == cluster
         if cluster in splits:
-            trial = splits[cluster].trial
-            for leaf in splits[cluster].verdict.leaves:
-                clients = trial.clients[trial.groups.inside[leaf]]
+            for clients in splits[cluster]:
                 after[clients] = len(parents)
                 parents.append(cluster)
-                known.append(ClusterState(tests=memory.tests))
+                known.append(ClusterState(trials_begun=memory.trials_begun))
         elif bool(members.any()) or not bool((labels[state.labels == cluster] >= 0).any()):
             after[members] = len(parents)
             parents.append(cluster)

@@ -15,7 +15,6 @@ from fedstrata.core import Layout, Rows
 _MAX_DEPTH = 2
 """The most splits above a group, so that a cluster becomes four at most. A member judges up to two models for each."""
 
-
 MIN_CLIENTS = 4
 """The fewest clients among whom groups are sought: two groups of two, of which a test has two degrees of freedom."""
 
@@ -99,7 +98,7 @@ def candidate_groups(layout: Layout, updates: Rows, *, inside_sides: bool = True
 def clearest_layer(by_layer: Mapping[str, torch.Tensor], second: torch.Tensor) -> str:
     """The layer in which clients are most alike within two sides, beyond those across; the second side is a bool (m,).
 
-    "all" is no layer, unless there is no other.
+    The entry "all" is no layer.
     """
     layers = [name for name in by_layer if name != "all"]
     return max(layers, key=lambda name: contrast(by_layer[name], second))

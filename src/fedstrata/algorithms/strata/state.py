@@ -14,12 +14,12 @@ class ClusterState:
     """What is remembered of one cluster.
 
     Attributes:
-        tests: The number of trials that have tested its members, in it and in the clusters that it comes from.
+        trials_begun: The number of trials that have begun in it, and in the clusters that it comes from.
         trial: The trial that is running, if there is one.
         last_personal_trial: The last round in which a trial of personal models began; 0 before the first.
     """
 
-    tests: int = 0
+    trials_begun: int = 0
     trial: Trial | None = None
     last_personal_trial: int = 0
 

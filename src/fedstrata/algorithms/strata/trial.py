@@ -1,4 +1,4 @@
-"""Trials: does a model for these clients serve them better, on data that trained neither it nor the other models?
+"""Trials: do the members of candidate groups prefer the model of their own group, on data that trained none of them?
 
 A trial begins in a split-half round. Members train on half A of their data, and their updates make candidate groups
 (`candidates`). The model of a group is that of the cluster plus the mean update of the group. From the next round on,
@@ -68,7 +68,7 @@ class Trial:
             personal models in the order of `SHARES`. It is nan for other models, and until the client has answered.
         samples: The number of samples behind them, (m,); 0 until the client has answered.
         level: The level of the test of all splits together.
-        decision: What is known already, for people.
+        decision: The decision so far, for people: its layer and, of personal models, the numbers of the first trial.
         round: The round in which the groups were made.
         confirmed: Where personal models are compared: the groups of the splits that a trial has confirmed, ascending.
     """
@@ -244,9 +244,9 @@ class Verdict:
 
 def verdict_of(trial: Trial, round: int) -> Verdict:
     """Decide by a trial in which enough have answered; the round is that of the last answers."""
-    tests = len(trial.confirmed or trial.groups.parents) // 2
-    found = _pruned(trial, 0, trial.level / tests)
-    p = min(1.0, tests * found.p)
+    splits = len(trial.confirmed or trial.groups.parents) // 2
+    found = _pruned(trial, 0, trial.level / splits)
+    p = min(1.0, splits * found.p)
     values = dict(trial.decision.values)
     if trial.of_personal_models:
         values |= {"p_gain": p, "level_gain": trial.level}

@@ -27,7 +27,6 @@ _OWN_TASK = "trial own"
 _LOSS_TASK = "trial losses"
 """The task in which members judge models on half B."""
 
-
 _MIN_STEPS = 10
 """The steps on half A that a client of the usual size takes at least. After fewer, the model of a group is still much
 like that of the cluster, and its members hardly prefer it."""
@@ -162,7 +161,7 @@ def with_answers(trial: Trial, report: Report, members: torch.Tensor) -> Trial:
     samples = trial.samples.clone()
     for place, client in enumerate(trial.clients.tolist()):
         if client in answers and not bool(trial.answered[place]):
-            # Whoever has just chosen a side was asked about all groups.
+            # Whoever has just chosen a side was asked about all groups that are compared.
             asked = trial.judged(place) if place < len(known.clients) else trial.compared
             own = answers[client][: len(asked) * len(trial.shares)].reshape(len(asked), -1)
             losses[place, asked] = _bounded(own)
