@@ -113,7 +113,7 @@ def parts_of(folder: Path, secret: Mapping[str, str]) -> Iterator[tuple[str, str
     for name in ("data.json", "metric.json"):
         if (folder / name).exists():
             yield name, text_of(json.loads(read(name)))
-    for name in ("client_data.npz", "classified.parquet"):
+    for name in ("client_data.npz", "predictions.parquet"):
         if (folder / name).exists():
             yield name, digest([folder / name])
     for name in ("clients", "gaps", "matrices"):

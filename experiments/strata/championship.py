@@ -41,10 +41,10 @@ from fedstrata.core import Plan, Report
 from fedstrata.engine.device import one_thread
 from fedstrata.engine.shared_work import LocalStores
 from fedstrata.play.steps import RunSteps, run_steps
-from fedstrata.play.used_models import ModelInUse, classify_test_samples
-from fedstrata.records.arrays import read_right_samples
+from fedstrata.play.used_models import ModelInUse, predict_test_samples
+from fedstrata.records.arrays import last_predictions
 from fedstrata.records.folder import Folder
-from fedstrata.records.schema import RightSamples
+from fedstrata.records.schema import Predictions
 from fedstrata.results.run import Run, load
 
 BASE = Path(__file__).parent / "championship.toml"
@@ -402,7 +402,6 @@ def _result(folder: Path, work: Work, samples: int) -> dict[str, Any]:
         samples: The number of training samples of all clients.
     """
     summary = Folder(folder).summary()
-    right = read_right_samples(folder)
     # The rounds do not count the stage after them.
     after = summary.get("personal", {}).get("seconds", 0.0)
     return {
@@ -410,7 +409,7 @@ def _result(folder: Path, work: Work, samples: int) -> dict[str, Any]:
         "epochs": _short(work.trained / samples),
         "passes": _short(work.compared / samples),
         "seconds": _short(summary["seconds"] + after),
-        "right": _packed_rows(right),
+        "right": _packed_rows(last_predictions(folder)),
     }
 
 
@@ -425,14 +424,14 @@ def _right_with_cluster_models(setup: RunSetup, folder: Path) -> dict[str, Any]:
     clients = setup.server.participation.active(state.round)
     labels = state.labels[clients].tolist()
     used = [ModelInUse(client, label, {}) for client, label in zip(clients.tolist(), labels, strict=True)]
-    classified = classify_test_samples(setup, state, used)
-    assert classified is not None, "the federations have test samples with classes"
-    return {"right_cluster": _packed_rows(classified[0].right)}
+    predicted = predict_test_samples(setup, state, used)
+    assert predicted is not None, "the federations have test samples"
+    return {"right_cluster": _packed_rows(predicted[0].by_client())}
 
 
-def _packed_rows(right: RightSamples) -> dict[str, str]:
+def _packed_rows(predictions: Mapping[int, Predictions]) -> dict[str, str]:
     """Which samples of each client are right, by its id."""
-    return {str(client): packed(row) for client, row in sorted(right.items())}
+    return {str(client): packed(found.right) for client, found in sorted(predictions.items())}
 
 
 def packed(right: NDArray[np.bool_]) -> str:

@@ -17,7 +17,8 @@ from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from experiments.strata.championship import FEDERATIONS, METHODS, SHARED_MODEL, unpacked
 from experiments.tools.outcomes import MISSING, Result, average, counted, difference, every, table
-from fedstrata.report.references import PairedDifference, paired_difference
+from fedstrata.objective.metric_info import ACCURACY
+from fedstrata.report.differences import LEVEL, Effect, of_samples
 
 TITLES: dict[str, str] = {
     "local": "local training",
@@ -225,22 +226,22 @@ def share_worse(runs: Sequence[Result], others: Sequence[Result]) -> tuple[int, 
         for client, right in run["right"].items():
             if client in there.get(run["seed"], {}):
                 gap = _paired(right, there[run["seed"]][client])
-                found += gap.clear and gap.by < 0
+                found += gap.p < LEVEL and gap.by < 0
                 of += 1
     return (found, of) if of else None
 
 
-def _paired(own: str, other: str) -> PairedDifference:
+def _paired(own: str, other: str) -> Effect:
     """The difference of two models on the test samples of a client, as they are kept."""
     first, second = unpacked(own), unpacked(other)
     return _difference(int((first & ~second).sum()), int((second & ~first).sum()), len(first))
 
 
 @cache
-def _difference(gained: int, lost: int, samples: int) -> PairedDifference:
+def _difference(gained: int, lost: int, samples: int) -> Effect:
     """The difference of two models, which depends on these numbers alone; so few of them have to be computed."""
-    place = np.arange(samples)
-    return paired_difference(place < gained, (place >= gained) & (place < gained + lost))
+    gains = np.repeat([1.0, -1.0, 0.0], [gained, lost, samples - gained - lost])
+    return of_samples(gains, np.arange(samples), ACCURACY)
 
 
 def _computing(method: str, federations: Iterable[Federation]) -> float:

@@ -91,5 +91,5 @@ def test_a_newcomer_has_the_name_of_its_file_and_the_company_of_names(run: fedst
 
 def test_a_comparison_knows_the_names(tmp_path: Path) -> None:
     found = fedstrata.compare(tables(tmp_path), ["fedavg", "local"], out=tmp_path / "both", quiet=True)
-    assert list(found.names) == SORTED
+    assert list(found.document.clients) == SORTED
     assert json.loads((tmp_path / "both" / "comparison.json").read_text())["clients"] == SORTED

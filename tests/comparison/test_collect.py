@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from comparing import KEYS
+from comparing import KEYS, compared
 
 import fedstrata as fs
 from fedstrata.base.errors import RecordError
-from fedstrata.comparison import Comparison
 from fedstrata.comparison.collect import read_outcome
 from fedstrata.comparison.document import write_comparison
 from fedstrata.config import choose_all, dumps
@@ -38,9 +37,10 @@ def test_what_is_written_of_a_comparison(tmp_path: Path) -> None:
     assert content["runs"][3]["clients"].keys() == {str(client) for client in range(8)}
     assert content["experiment"]["rounds"] == 2
     (lead,) = content["differences"]
-    assert lead["seeds"] == [0, 1] and lead["mean"] == sum(lead["values"]) / 2 and lead["above"] <= 2
+    assert lead["seeds"] == [0, 1] and lead["effect"]["by"] == pytest.approx(sum(lead["values"]) / 2)
+    assert content["overlap"] < 0.2 and not content["same_clients"] and not content["sites"]
     written = (both.folder / "comparison.md").read_text(encoding="utf-8")
-    assert f"- {lead['algorithm']} cannot be told from {lead['other']}: " in written and not lead["clear"]
+    assert f"- {lead['algorithm']} and {lead['other']} cannot be told apart: " in written
     assert "8 clients, partition rotation, network mlp, 2 rounds, seeds 0, 1." in written and str(both.jobs) in written
     assert "| fedavg | 2 | " in written and "|" + " --- |" * 9 in written
 
@@ -137,6 +137,6 @@ def test_runs_on_other_samples_than_those_before_count_as_failed_in_a_comparison
 
 def test_a_bar_in_a_label_is_not_the_end_of_a_cell() -> None:
     outcome = read_outcome("left|right", 0, run("a", {"name": "fedavg"}))
-    table = write_comparison(Comparison(Path("both"), {"data": {"name": "digits"}}, (outcome,)))
+    table = write_comparison(compared([outcome], Path("both")))
     written = (table.folder / "comparison.md").read_text(encoding="utf-8")
     assert "| left&#124;right | 1 |" in written

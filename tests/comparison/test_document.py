@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from comparing import compared
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedstrata.comparison import Comparison
 from fedstrata.objective.metric_info import ACCURACY
 from fedstrata.report.comparison.folder import Difference, Outcome, Row, Statistic
 from fedstrata.report.comparison.words import difference_text, pair_table, result_text, table_of
@@ -31,11 +31,17 @@ def run(algorithm: str, seed: int, accuracy: float, clusters: int = 1, ari: floa
 
 
 def rows(outcomes: Sequence[Outcome]) -> tuple[Row, ...]:
-    return Comparison(Path("c"), {}, tuple(outcomes)).table
+    return compared(outcomes).table
+
+
+@pytest.fixture(autouse=True)
+def other_test_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All seeds have test samples of their own."""
+    monkeypatch.setattr("fedstrata.comparison.judge.Judge.overlap", 0.0)
 
 
 def differences(outcomes: Sequence[Outcome]) -> tuple[Difference, ...]:
-    return Comparison(Path("c"), {}, tuple(outcomes)).differences
+    return compared(outcomes).differences
 
 
 def runs(**accuracies: dict[int, float]) -> list[Outcome]:
@@ -54,39 +60,47 @@ def test_algorithms_are_compared_with_the_same_seeds_and_the_better_one_is_named
     )
     assert (found[0].algorithm, found[0].other, found[0].seeds) == ("strata", "fedavg", (1, 2))
     assert (found[0].values, found[0].mean, found[0].above) == ((0.25, 0.5), 0.375, 2)
-    assert found[0].spread == pytest.approx(0.125 * 2**0.5)  # sqrt((0.125 ** 2 + 0.125 ** 2) / 1)
 
 
-def test_the_margin_of_two_seeds_is_that_of_the_t_distribution_with_one_degree_of_freedom() -> None:
-    (found,) = differences(runs(fedavg={1: 0.25, 2: 0.25}, strata={1: 0.5, 2: 0.75}))
+def text_of(outcomes: Sequence[Outcome]) -> str:
+    found = compared(outcomes)
+    return difference_text(found.differences[0], found.document)
+
+
+def test_the_interval_of_two_seeds_is_that_of_the_t_distribution_with_one_degree_of_freedom() -> None:
+    both = runs(fedavg={1: 0.25, 2: 0.25}, strata={1: 0.5, 2: 0.75})
+    (found,) = differences(both)
     # 12.706 * (0.125 * sqrt(2)) / sqrt(2)
-    assert found.margin == pytest.approx(12.7062 * 0.125, rel=1e-4) and not found.clear
-    assert difference_text(found, ACCURACY).startswith(
-        "strata cannot be told from fedavg: 37.5 ± 17.7 points higher in 2 of 2 seeds"
-    )
+    assert found.effect is not None and not found.clear
+    assert found.effect.high - 0.375 == pytest.approx(12.7062 * 0.125, rel=1e-4)
+    assert text_of(both).startswith("strata and fedavg cannot be told apart: 37.5 points higher in 2 of 2 seeds (95 %")
 
 
 def test_seeds_with_the_same_difference_do_not_tell_the_noise() -> None:
     """One test sample is right in addition, with one seed as with another."""
-    (found,) = differences(runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.525, 1: 0.525}))
-    assert found.margin is None and not found.clear
-    assert "the noise is unknown, as all seeds have the same difference" in difference_text(found, ACCURACY)
+    both = runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.525, 1: 0.525})
+    (found,) = differences(both)
+    assert found.effect is None and not found.clear
+    assert "how much of it is chance is unknown" in text_of(both)
 
 
 def test_errors_of_rounding_are_no_difference() -> None:
-    (found,) = differences(runs(cfl={0: 0.1 + 0.2, 1: 0.5}, ifca={0: 0.3, 1: 0.5}))
-    assert difference_text(found, ACCURACY) == "cfl equals ifca in 2 of 2 seeds" and not found.clear
+    both = runs(cfl={0: 0.1 + 0.2, 1: 0.5}, ifca={0: 0.3, 1: 0.5})
+    assert text_of(both) == "cfl equals ifca in 2 of 2 seeds" and not differences(both)[0].clear
 
 
 def test_one_seed_has_no_spread_and_what_is_equal_is_called_so() -> None:
-    alone, equal = differences(runs(cfl={4: 0.5}, ifca={4: 0.625, 5: 0.5}, fedavg={5: 0.5}))
-    assert (alone.spread, alone.margin, alone.clear) == (None, None, False)
-    assert difference_text(alone, ACCURACY).startswith("ifca cannot be told from cfl: 12.5 points higher with seed 4")
-    assert difference_text(equal, ACCURACY) == "ifca equals fedavg in 1 of 1 seed" and not equal.clear
+    found = compared(runs(cfl={4: 0.5}, ifca={4: 0.625, 5: 0.5}, fedavg={5: 0.5}))
+    alone, equal = found.differences
+    assert (alone.effect, alone.clear) == (None, False)
+    assert difference_text(alone, found.document).startswith(
+        "ifca and cfl cannot be told apart: 12.5 points higher with seed 4; one seed does not tell how much of it is"
+    )
+    assert difference_text(equal, found.document) == "ifca equals fedavg in 1 of 1 seed" and not equal.clear
 
 
 def said(outcomes: list[Outcome]) -> str:
-    return result_text(rows(outcomes), differences(outcomes), ACCURACY, "algorithm")
+    return result_text(compared(outcomes).document)
 
 
 def test_the_first_sentence_names_a_winner_only_beyond_the_noise() -> None:
@@ -97,7 +111,7 @@ def test_the_first_sentence_names_a_winner_only_beyond_the_noise() -> None:
         "ifca is the best of 3 algorithms: accuracy 50.5 ± 0.7 %, the highest. ifca is better than cfl: 13.0 "
     )
     noisy = said(runs(fedavg={0: 0.25, 1: 0.25}, cfl={0: 0.375, 1: 0.5}, ifca={0: 0.5, 1: 0.5}))
-    assert noisy.startswith("No algorithm of 3 is clearly the best: ifca has accuracy 50.0 ± 0.0 %, and cfl is")
+    assert noisy.startswith("No algorithm of 3 is clearly the best: ifca has accuracy 50.0 ± 0.0 %, and cfl cannot")
 
 
 def test_the_best_mean_is_not_the_best_where_another_one_is_better_with_the_same_seeds() -> None:
@@ -107,19 +121,13 @@ def test_the_best_mean_is_not_the_best_where_another_one_is_better_with_the_same
     assert "local has no seed in common with it" in text and "within the noise" not in text
 
 
-def test_a_cell_says_how_much_better_its_row_is_than_its_column() -> None:
-    outcomes = runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.6875, 1: 0.6965}, local={7: 0.5}, oracle={0: 0.5, 1: 0.5})
-    table = pair_table(rows(outcomes), differences(outcomes), ACCURACY)
-    dash = ("\N{EN DASH}", "", "", "")
-    lag = ("\N{MINUS SIGN}19.2 points", "± 0.6 points", "0 of 2", "worse")
-    lead = ("+19.2 points", "± 0.6 points", "2 of 2", "better")
-    even = ("0.0 points", "± 0.0 points", "0 of 2", "")
-    assert table == [
-        [dash, lag, dash, even],
-        [lead, dash, dash, lead],
-        [dash, dash, dash, dash],
-        [even, lag, dash, dash],
-    ]
+def test_the_table_of_differences_begins_with_those_from_one_model_for_all() -> None:
+    given = runs(cfl={0: 0.5, 1: 0.5}, ifca={0: 0.6875, 1: 0.6965}, local={7: 0.5}, fedavg={0: 0.5, 1: 0.5})
+    table = pair_table(compared(given).document).rows
+    assert [row[:2] for row in table] == [("cfl", "fedavg"), ("ifca", "fedavg"), ("ifca", "cfl")]
+    assert table[0][2:] == ("0.0 points", "\N{EN DASH}", "\N{EN DASH}", "0 of 2", "equal")
+    # A mean of 19.2 points, 12.706 * 0.45 of them to both sides; p = .0149, and twice that.
+    assert table[1][2:] == ("19.2 points", "13.5 to 24.9 points", "0.03", "2 of 2", "better")
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 64)] * 3), min_size=1, max_size=4))
@@ -130,7 +138,7 @@ def test_every_pair_has_one_difference_whatever_the_order_of_the_runs(table: lis
         given = {"abc"[place]: {seed: row[place] / 64 for seed, row in enumerate(table)} for place in order}
         pairs = differences(runs(**given))
         assert len(pairs) == 3 and all(each.mean >= 0 for each in pairs)
-        found.append({frozenset((each.algorithm, each.other)): (each.mean, each.spread) for each in pairs})
+        found.append({frozenset((each.algorithm, each.other)): (each.mean, each.effect) for each in pairs})
     assert all(each == found[0] for each in found)
 
 

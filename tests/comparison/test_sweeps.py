@@ -17,10 +17,10 @@ from builders import left
 from fedstrata.algorithms.ifca import IFCA
 from fedstrata.build.build import build_run
 from fedstrata.cli import main
-from fedstrata.comparison import Comparison
 from fedstrata.comparison.sweep import choose_setting
 from fedstrata.config import load_experiment
 from fedstrata.config.grid import SWEPT_DATA_KEYS
+from fedstrata.objective.metric_info import ACCURACY
 from fedstrata.report.comparison.folder import Outcome
 from fedstrata.report.comparison.words import choice_text
 
@@ -164,13 +164,12 @@ def outcome(label: str, seed: int, value: float | None, **summary: Any) -> Outco
 
 def test_the_setting_with_the_best_mean_on_validation_data_is_chosen() -> None:
     runs = [outcome("a", 0, 0.6), outcome("a", 1, 0.8), outcome("b", 0, 0.9), outcome("b", 1, 0.7)]
-    compared = Comparison(Path("x"), {}, tuple(runs))
-    choice = choose_setting(compared, ["a", "b"])
+    choice = choose_setting(runs, ACCURACY, ["a", "b"])
     assert choice.label == "b" and choice.value == pytest.approx(0.8)
-    assert choice_text(choice, compared.metric).startswith("Chosen: b, with 80.0 %. Its accuracy on validation data")
+    assert choice_text(choice, ACCURACY).startswith("Chosen: b, with 80.0 %. Its accuracy on validation data")
     # A tie goes to the first.
-    tie = Comparison(Path("x"), {}, (outcome("a", 0, 0.7), outcome("b", 0, 0.7)))
-    assert choose_setting(tie, ["a", "b"]).label == "a"
+    tie = (outcome("a", 0, 0.7), outcome("b", 0, 0.7))
+    assert choose_setting(tie, ACCURACY, ["a", "b"]).label == "a"
 
 
 def test_a_setting_whose_runs_failed_or_diverged_is_not_chosen() -> None:
@@ -178,10 +177,10 @@ def test_a_setting_whose_runs_failed_or_diverged_is_not_chosen() -> None:
     wild = outcome("b", 0, 0.99, diverged={"rounds": [1, 2], "clients": 3})
     late = outcome("d", 0, 0.98, diverged={"rounds": [2], "clients": 3})
     early = outcome("e", 0, 0.2, diverged={"rounds": [1], "clients": 1})
-    compared = Comparison(Path("x"), {}, (outcome("a", 0, 0.9), failed, wild, outcome("c", 0, 0.3), late, early))
-    assert choose_setting(compared, ["a", "b", "c", "d", "e"]).label == "c"
-    assert choose_setting(compared, ["b", "d", "e"]).label == "e"
-    nothing = choose_setting(Comparison(Path("x"), {}, (wild, late)), ["b", "d"])
+    both = (outcome("a", 0, 0.9), failed, wild, outcome("c", 0, 0.3), late, early)
+    assert choose_setting(both, ACCURACY, ["a", "b", "c", "d", "e"]).label == "c"
+    assert choose_setting(both, ACCURACY, ["b", "d", "e"]).label == "e"
+    nothing = choose_setting((wild, late), ACCURACY, ["b", "d"])
     assert nothing.label is None and "diverged in their last round" in nothing.why
 
 

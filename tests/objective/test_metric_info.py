@@ -1,5 +1,5 @@
 import json
-from math import inf, nan, sqrt
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -56,10 +56,9 @@ def test_a_difference_counts_where_it_can_be_seen() -> None:
     assert MSE.smallest_gain(2000.0, 1000.0) == 1.0 and MSE.smallest_gain(2e-6) == 1e-9
 
 
-def test_only_of_a_share_of_samples_the_sampling_error_is_known() -> None:
-    assert ACCURACY.standard_error(100, 0.5, 0.5) == pytest.approx(sqrt(0.5 / 100))
-    assert ACCURACY.standard_error(100, 7.0, -3.0) == 0.0  # of a damaged record
-    assert MSE.standard_error(100, 0.5, 0.5) is None and F1.standard_error(100, 0.5, 0.5) is None
+def test_an_interval_of_differences_has_its_unit_once() -> None:
+    assert ACCURACY.interval_text(-0.009, 0.0151) == "-0.9 to 1.5 points"
+    assert F1.interval_text(0, 0.5) == "0.000 to 0.500"
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -1,4 +1,4 @@
-"""How good class probabilities are, beside scikit-learn; `test_classified.py` has those of a run."""
+"""How good class probabilities are, beside scikit-learn; `play/test_predictions.py` has those of a run."""
 
 import numpy as np
 import pytest

@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from fedstrata.records.arrays import last_scores, read_right_samples
+from fedstrata.records.arrays import last_predictions, last_scores
 
 
 @pytest.mark.parametrize("damaged", [b"", b"no table"])
 def test_a_damaged_file_is_as_none(damaged: bytes, tmp_path: Path) -> None:
-    (tmp_path / "classified.parquet").write_bytes(damaged)
-    assert read_right_samples(tmp_path) == {}
+    (tmp_path / "predictions.parquet").write_bytes(damaged)
+    assert last_predictions(tmp_path) == {}
 
 
 @pytest.mark.parametrize("damaged", [b"", b"no table"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from synthetic_run import CLIENTS, last_round
 
-from fedstrata.records.schema import Classified, ClientDescriptions
+from fedstrata.records.schema import ClientDescriptions, Predictions
 from fedstrata.report.client_details import MOST_CLIENTS, MOST_ROUNDS, client_details, facts_of, shown_rounds
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.reader import RunRecords
@@ -19,8 +19,10 @@ ROWS = [(3, 0, 0, 5), (3, 0, 1, 4), (3, 0, 2, 1), (3, 1, 1, 5), (4, 2, 2, 6)]
 def confused(records: RunRecords, rows: list[tuple[int, int, int, int]] = ROWS) -> Clusters:
     """The run with the classes that two of its clients confuse."""
     pairs = np.array(rows, dtype=np.int64)
-    found = Classified(*np.repeat(pairs[:, :3], pairs[:, 3], axis=0).T)
-    return Clusters(replace(records, client_descriptions=KNOWN, classified=found))
+    client, truth, predicted = np.repeat(pairs[:, :3], pairs[:, 3], axis=0).T
+    place = np.arange(len(client))
+    found = Predictions(client, place, place, truth.astype(float), predicted.astype(float), np.full(len(place), np.nan))
+    return Clusters(replace(records, client_descriptions=KNOWN, predictions=found))
 
 
 def fact(clusters: Clusters, client: int, name: str) -> str:
@@ -66,7 +68,7 @@ def test_references_say_whether_the_client_is_clearly_better_off(records: RunRec
     clusters = Clusters(replace(records, references=references))
     text = fact(clusters, 3, "Better off?")
     assert text.startswith("Yes, clearly better than with one model for all (FedAvg): accuracy 1.0 %.")
-    assert "With training alone" in text and text.endswith("that is no clear difference.")
+    assert "With training alone" in text and "that is no clear difference. The gain is 0.0 points" in text
     assert fact(clusters, 4, "Better off?").startswith("No, clearly worse than with one model for all")
 
 

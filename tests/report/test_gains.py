@@ -1,30 +1,54 @@
-from math import sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from builders import run
 from fedstrata.objective.metric_info import ACCURACY, METRIC_INFOS
-from fedstrata.report.references import Gain, gain, paired_differences, stands_out
+from fedstrata.records.arrays import last_predictions
+from fedstrata.records.folder import Folder
+from fedstrata.records.schema import Predictions
+from fedstrata.report.differences import Effect
+from fedstrata.report.references import Gain, effects, gain, stands_out
 
 
-def test_a_difference_is_clear_beyond_two_standard_errors() -> None:
-    # With 100 samples, 0.9 and 0.8 are 0.05 apart by chance alone: sqrt((0.09 + 0.16) / 100).
-    assert ACCURACY.standard_error(100, 0.9, 0.8) == pytest.approx(sqrt(0.0025))
-    own = {0: (100, 0.9), 1: (100, 0.9), 2: (100, 0.5), 3: (10, 0.9), 4: (100, 0.9)}
-    other = {0: 0.8, 1: 0.75, 2: 0.7, 3: 0.5, 5: 0.1}
-    # 0: 0.10 against 0.098, better; 1: better; 2: worse; 3: 0.4 against 0.36, better; 4 and 5 are in one alone.
-    assert gain(own, other, ACCURACY, {}) == Gain(better=[0, 1, 3], worse=[2], unclear=[])
-    assert gain({0: (20, 0.8)}, {0: 0.75}, ACCURACY, {}) == Gain([], [], [0])
+def rows(right: list[bool]) -> Predictions:
+    """Samples of class 0, of which the model gets some right."""
+    place = np.arange(len(right))
+    wrong = 1.0 - np.array(right)
+    return Predictions(place * 0, place, place, wrong * 0, wrong, wrong * np.nan)
 
 
 def test_a_verdict_rests_on_the_samples_where_they_are_known() -> None:
     """Accuracies of .8 and .683 on 60 samples are less than two standard errors of different samples apart."""
-    own = {0: (60, 48 / 60)}
-    other = {0: 41 / 60}
-    one = np.repeat([True, True, False, False], [40, 8, 1, 11])
-    two = np.repeat([True, False, True, False], [40, 8, 1, 11])
-    assert gain(own, other, ACCURACY, {}) == Gain([], [], [0])
-    assert gain(own, other, ACCURACY, paired_differences({0: one}, {0: two})) == Gain([0], [], [])
+    own, other = {0: (60, 48 / 60)}, {0: 41 / 60}
+    one = rows([True] * 48 + [False] * 12)
+    two = rows([True] * 40 + [False] * 8 + [True] + [False] * 11)
+    assert gain(effects(own, other, ACCURACY, {}, {})) == Gain([], [], [0])
+    assert gain(effects(own, other, ACCURACY, {0: one}, {0: two})) == Gain([0], [], [])
+
+
+def test_whom_nobody_knows_the_chance_of_is_unclear() -> None:
+    own, other = {0: (100, 0.9), 1: (100, 0.9), 2: (10, 0.5)}, {0: 0.1, 1: 0.9, 3: 0.5}
+    assert gain(effects(own, other, METRIC_INFOS["f1_macro"], {}, {})) == Gain([], [], [0, 1])
+
+
+def test_verdicts_are_corrected_for_the_number_of_clients() -> None:
+    """p-values of 0.01 and 0.03: with two clients both are clear, with four neither the second nor a worse one is."""
+    known = {0: Effect(0.1, 0.0, 0.2, 0.01), 1: Effect(-0.1, -0.2, 0.0, 0.03)}
+    assert gain(known) == Gain([0], [1], [])
+    assert gain({**known, 2: Effect(0.0, 0.0, 0.0, 1.0), 3: Effect(0.0, 0.0, 0.0, 1.0), 4: None}) == Gain(
+        [0], [], [1, 2, 3, 4]
+    )
+
+
+def test_a_summary_has_the_gain_of_every_client_over_one_model_for_all(tmp_path: Path) -> None:
+    found = run(tmp_path / "run", data={"samples": 60}, algorithm={"name": "oracle"}, report={"baseline": True})
+    known = Folder(found.folder).summary()["baseline_gains"]
+    own, other = last_predictions(found.folder), last_predictions(found.folder / "baseline")
+    assert sorted(map(int, known)) == list(range(6))
+    for client, gained in known.items():
+        assert gained["by"] == pytest.approx(own[int(client)].right.mean() - other[int(client)].right.mean())
 
 
 def test_a_client_stands_out_where_the_worst_of_so_many_would_not_be_as_bad_by_chance() -> None:

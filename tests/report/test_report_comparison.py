@@ -3,6 +3,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from synthetic_comparison import GAINS, compare, compare_folders, run
@@ -10,11 +11,17 @@ from synthetic_run import edit, edit_rounds, figures_of, text_of
 
 from fedstrata.base.errors import RecordError
 from fedstrata.comparison import Comparison
+from fedstrata.comparison.collect import judged
 from fedstrata.comparison.document import write_comparison
 from fedstrata.report.comparison.folder import JobCount, Outcome, Statistic
 from fedstrata.report.comparison.page import build_comparison
 
 EVIL = '<img src=x onerror="window.ran=1"></script><b>&'
+
+
+def again(compared: Comparison, *more: Outcome, folder: Path, **others: Any) -> Comparison:
+    """The comparison with further runs, in another folder."""
+    return Comparison(folder, judged(folder, [*compared.runs, *more], compared.document.experiment, **others))
 
 
 @pytest.fixture
@@ -93,7 +100,7 @@ def test_runs_that_failed_are_named_with_the_reason(tmp_path: Path) -> None:
     good = compare_folders([run(tmp_path / "fedavg-0", "fedavg", 0)], tmp_path / "good")
     failed = Outcome("ditto", 0, tmp_path / "ditto-0", error="IndexError: list index out of range")
     jobs = JobCount(40, 10)
-    told = write_comparison(Comparison(tmp_path / "failed", good.experiment, (*good.runs, failed), jobs))
+    told = write_comparison(again(good, failed, folder=tmp_path / "failed", jobs=jobs))
     text = page(told.folder)
     assert Texts(text).rows[-1] == ["ditto, seed 0", "failed: IndexError: list index out of range"]
     assert "No experiment.toml of ditto can be read, so this page is without its keys." in text
@@ -121,7 +128,8 @@ def test_runs_that_diverged_are_named_at_the_top(both: Comparison) -> None:
 def test_a_comparison_of_which_every_run_failed_has_a_page_too(tmp_path: Path) -> None:
     failed = Outcome("ditto", 0, tmp_path / "ditto-0", error="IndexError: list index out of range")
     experiment = {"data": {"name": "digits", "clients": 20}, "partition": {"scheme": "iid"}, "model": {"name": "mlp"}}
-    write_comparison(Comparison(tmp_path / "all", {"rounds": 2, **experiment}, (failed,), JobCount(0, 0)))
+    document = judged(tmp_path / "all", [failed], {"rounds": 2, **experiment}, jobs=JobCount(0, 0))
+    write_comparison(Comparison(tmp_path / "all", document))
     text = page(tmp_path / "all")
     assert "No run of this comparison is finished." in text and "1 algorithm on digits" in text
     assert "<h2>Charts" not in text and figures_of(text) == {}
@@ -192,7 +200,7 @@ def test_a_comparison_names_the_attackers_and_has_the_scores_of_the_honest_clien
 
 def test_an_algorithm_without_a_finished_run_is_not_called_equal(both: Comparison) -> None:
     failed = Outcome("ditto", 0, both.folder / "ditto-0", error="ValueError: no")
-    write_comparison(Comparison(both.folder, both.experiment, (*both.runs, failed)))
+    write_comparison(again(both, failed, folder=both.folder))
     text = page(both.folder)
     assert "no finished run with the same seed: ditto" in text
     assert not re.search(r"no clear difference: [^;.]*ditto", text)

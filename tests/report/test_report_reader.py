@@ -77,10 +77,12 @@ def test_a_cut_off_last_line_is_left_out_and_remembered(folder: Path) -> None:
         assert cut in records.notes
 
 
-def classified(**columns: list[int]) -> Callable[[Path], object]:
-    """A file of classified samples; by default of clients 0 and 1."""
-    found = {"client": [0, 0, 1], "truth": [0, 1, 1], "predicted": [0, 0, 1], **columns}
-    return lambda folder: pq.write_table(pa.table(found), folder / "classified.parquet")
+def predicted(**columns: list[int] | list[float]) -> Callable[[Path], object]:
+    """A file of predictions; by default of clients 0 and 1."""
+    numbers = {"truth": [0.0, 1.0, 1.0], "predicted": [0.0, 0.0, 1.0]}
+    found = {"client": [0, 0, 1], "sample": [0, 1, 2], "unit": [0, 1, 2], **numbers}
+    table = pa.table({**found, "score": [0.0] * 3, **columns})
+    return lambda folder: pq.write_table(table, folder / "predictions.parquet")
 
 
 def second_node(**changes: int) -> Callable[[Path], object]:
@@ -110,10 +112,13 @@ def without_scores(folder: Path) -> None:
         (instead("summary.json", b"{"), "summary", "summary.json cannot be read, so this page is without it."),
         (instead("summary.json", b"[]"), "summary", "summary.json cannot be read, so this page is without it."),
         (instead("summary.json", None), "summary", "This run is unfinished: the folder has no summary.json."),
-        (classified(client=[0, 0, 20]), "classified", "classified.parquet cannot be read, so this page is without it."),
-        (classified(client=[0, 1, 0]), "classified", "classified.parquet cannot be read, so this page is without it."),
-        (classified(truth=[0, -1, 1]), "classified", "classified.parquet cannot be read, so this page is without it."),
-        (classified(predicted=[0, 2**40, 1]), "classified", "classified.parquet cannot be read, so this page"),
+        (
+            predicted(client=[0, 0, 20]),
+            "predictions",
+            "predictions.parquet cannot be read, so this page",
+        ),
+        (predicted(client=[0, 1, 0]), "predictions", "predictions.parquet cannot be read, so this page"),
+        (predicted(score=[0.0, 1e200, 1.0]), "predictions", "predictions.parquet cannot be read, so this page"),
         (without_scores, "", "clients/ has no file for round 2\N{EN DASH}4, 9, so this page is without it."),
         (instead("gaps/00005.parquet", b"PAR1"), "", "gaps/ cannot be read for round 5, so this page is without it."),
         (instead("matrices/00010.npz", b"no zip"), "", "matrices/ cannot be read for round 10, so this page"),
@@ -129,13 +134,21 @@ def test_what_is_damaged_or_missing_is_left_out_and_noted(
     assert not lost or not getattr(records, lost)
 
 
-def test_classified_samples_are_read_once_the_run_is_finished(folder: Path) -> None:
-    classified()(folder)
-    found = read(folder).classified
-    assert found is not None and {client: row.tolist() for client, row in found.right.items()} == {0: [1, 0], 1: [1]}
+@pytest.mark.parametrize("truth", [-1.0, 0.5, 2.0**40])
+def test_predictions_of_numbers_are_none_of_classes(folder: Path, truth: float) -> None:
+    predicted(truth=[truth, 0.0, 1.0])(folder)
+    found = read(folder).predictions
+    assert found is not None and not found.of_classes
+
+
+def test_predictions_are_read_once_the_run_is_finished(folder: Path) -> None:
+    predicted()(folder)
+    found = read(folder).predictions
+    assert found is not None and found.of_classes
+    assert {client: rows.right.tolist() for client, rows in found.by_client().items()} == {0: [1, 0], 1: [1]}
     (folder / "summary.json").unlink()
     records = read(folder)
-    assert records.classified is None
+    assert records.predictions is None
     assert records.final("acc_client") == records.rounds[-1].acc_client
 
 

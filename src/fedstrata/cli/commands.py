@@ -141,15 +141,17 @@ def _numbers(text: str | None) -> Any:
 
 def _show_comparison(comparison: Comparison, command: Sequence[str]) -> None:
     """Print the table of a comparison, its files and what went wrong, and exit with 1 if anything did."""
-    from fedstrata.report.comparison.words import choice_text, row_kind, table_of
+    from fedstrata.report.comparison.words import choice_text, row_kind, site_answers, table_of
 
-    metric = comparison.metric
-    table = table_of(comparison.table, metric, row_kind(comparison.sweep))
+    document = comparison.document
+    for question, told in site_answers(document).items():
+        say(f"{question} {' '.join(told)}")
+    table = table_of(document.table, document.metric, row_kind(document.sweep))
     show_table(tuple(table.titles), table.rows, headed=True)
-    if comparison.jobs:
-        say(comparison.jobs)
-    if comparison.sweep:
-        say(choice_text(comparison.sweep, metric))
+    if document.jobs:
+        say(document.jobs)
+    if document.sweep:
+        say(choice_text(document.sweep, document.metric))
     say(f"comparison: {comparison.folder / 'comparison.md'}")
     say(f"page: {comparison.folder / 'comparison.html'}")
     for warning in comparison.warnings:

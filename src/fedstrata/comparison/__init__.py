@@ -1,6 +1,6 @@
 """Several algorithms on the same federations: run side by side, and in one table."""
 
-from fedstrata.comparison.document import Comparison
+from fedstrata.comparison.document import Comparison, load_comparison
 from fedstrata.comparison.run import compare_experiments
 from fedstrata.comparison.sweep import Sweep, sweep_experiments
 
@@ -8,5 +8,6 @@ __all__ = [
     "Comparison",
     "Sweep",
     "compare_experiments",
+    "load_comparison",
     "sweep_experiments",
 ]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from fedstrata.base.errors import RecordError
 from fedstrata.build.problem import objective_of
 from fedstrata.comparison.document import Comparison, RunFailure, write_comparison
+from fedstrata.comparison.judge import Judge
 from fedstrata.config import Experiment, dumps
+from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 from fedstrata.records.arrays import last_scores
 from fedstrata.records.folder import Folder
-from fedstrata.report.comparison.folder import JobCount, Outcome
+from fedstrata.report.comparison.folder import Document, JobCount, Outcome
 
 _MAY_DIFFER = ("algorithm", "algorithms", "personal", "label", "seed", "engine", "probe", "records", "report")
 """The tables in which the runs of a comparison may differ."""
@@ -57,14 +60,57 @@ def conclude(
         if failure is not None:
             outcome = Outcome(experiment.title, experiment.seed, folder, **asdict(failure))
         runs.append(outcome)
-    metric = objective_of(next(iter(experiments.values()))).metric_info
+    first = next(iter(experiments.values()))
     found = [Folder(run.folder).data() for run in runs if run.summary is not None]
     records = [record for record in found if record is not None]
-    # What looks wrong with their data, each line once.
-    warnings = tuple(dict.fromkeys(line for record in records for line in record.warnings))
-    names = records[0].names if records else ()  # All runs of a comparison have the same clients.
-    common = _shared_keys(list(keys.values()))
-    return write_comparison(Comparison(out, common, tuple(runs), jobs, warnings, names, metric=metric))
+    document = judged(
+        out,
+        runs,
+        _shared_keys(list(keys.values())),
+        objective_of(first).metric_info,
+        jobs=jobs,
+        clients=records[0].names if records else (),  # All runs of a comparison have the same clients.
+        # What looks wrong with their data, each line once.
+        warnings=tuple(dict.fromkeys(line for record in records for line in record.warnings)),
+        same_clients=all(each.partition["scheme"] == "natural" for each in experiments.values()),
+        folds=getattr(first.data, "folds", None),
+    )
+    return write_comparison(Comparison(out, document))
+
+
+def judged(
+    out: Path,
+    runs: Sequence[Outcome],
+    experiment: dict[str, Any],
+    metric: MetricInfo = ACCURACY,
+    *,
+    folds: int | None = None,
+    same_clients: bool = False,
+    **others: Any,
+) -> Document:
+    """What runs say, each by itself and beside each other.
+
+    Args:
+        out: The folder of the comparison.
+        runs: The outcome of each run.
+        experiment: The keys that all have in common.
+        metric: The metric of all.
+        folds: The number of folds of a cross-validation; None where each seed draws its test samples.
+        same_clients: Whether all seeds have the same clients.
+        others: The other values of the document.
+    """
+    judge = Judge(runs, metric, folds)
+    return Document(
+        experiment=experiment,
+        runs=tuple(replace(run, folder=Path(os.path.relpath(run.folder, out))) for run in runs),
+        metric=metric,
+        same_clients=same_clients,
+        table=judge.table,
+        differences=judge.differences,
+        overlap=judge.overlap,
+        sites=judge.sites if same_clients or len({run.seed for run in runs}) == 1 else (),
+        **others,
+    )
 
 
 def _refuse_other_data(run: Outcome, runs: Sequence[Outcome]) -> None:
@@ -104,7 +150,8 @@ def _shared_keys(experiments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def read_outcome(name: str, seed: int, folder: Path) -> Outcome:
     """The outcome of a finished run, from its folder."""
-    summary = Folder(folder).summary()
+    records = Folder(folder)
+    summary = records.summary()
     # Where the metric of a client is not defined, as R² of one sample, its score is unknown.
     known = {client: score for client, (_, score) in last_scores(folder).items()}
     if not known:
@@ -112,4 +159,6 @@ def read_outcome(name: str, seed: int, folder: Path) -> Outcome:
             f"{folder / 'clients'}: expected the last score of at least one client, found none that is known; run "
             "again, with more test samples of each client or another local.metric if its metric is not defined"
         )
-    return Outcome(name, seed, folder, summary, known)
+    decided = any(node.why for node in records.tree())
+    one_group = decided and all(each["clusters"] <= 1 for each in records.rounds())
+    return Outcome(name, seed, folder, summary, known, one_group)

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from itertools import combinations
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from fedstrata.base.errors import InputError
 from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
-from fedstrata.objective.metric_info import ACCURACY, MetricInfo
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.measures import diverged
-from fedstrata.report.comparison.folder import Difference, JobCount, Outcome, Row, Statistic, SweepChoice
+from fedstrata.report.comparison.folder import Difference, Document, JobCount, Outcome, Row, Site, read_document
 from fedstrata.report.comparison.page import write_comparison_page
-from fedstrata.report.comparison.words import COLUMNS, choice_text, difference_text, row_kind, table_of
-from fedstrata.report.summary import stage_cost
+from fedstrata.report.comparison.words import (
+    choice_text,
+    difference_text,
+    row_kind,
+    scope_text,
+    site_answers,
+    site_tables,
+    table_of,
+)
 from fedstrata.report.words import capital
 from fedstrata.results.plot import plot
 
@@ -29,13 +32,6 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _logger = logging.getLogger(__name__)
-
-_DECIMALS = 12
-"""The decimals of a difference. Those after them are errors of rounding, by which equal results would differ."""
-
-
-_OF_A_DIFFERENCE = ("mean", "spread", "margin", "above", "clear")
-"""What is computed of a difference, and written down beside it."""
 
 
 @dataclass(frozen=True)
@@ -65,23 +61,11 @@ class Comparison:
 
     Attributes:
         folder: The folder with ``comparison.json``, ``comparison.md`` and ``comparison.html``.
-        experiment: The keys that all runs have in common.
-        runs: The outcome of each run.
-        jobs: The number of shared jobs since the comparison was begun or resumed; None where the runs shared none.
-        data_warnings: What looks wrong with the data of the runs, in a line each.
-        names: The name of each client, by its id, (n,); empty where the runs are of earlier versions.
-        sweep: The choice among the runs, where they are the settings of a sweep.
-        metric: The metric of all runs.
+        document: What ``comparison.json`` holds.
     """
 
     folder: Path
-    experiment: Mapping[str, Any]
-    runs: tuple[Outcome, ...]
-    jobs: JobCount | None = None
-    data_warnings: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    sweep: SweepChoice | None = None
-    metric: MetricInfo = ACCURACY
+    document: Document
 
     def __repr__(self) -> str:
         """What was compared, in a line: the outcomes have many pages."""
@@ -89,36 +73,61 @@ class Comparison:
         seeds = sorted({run.seed for run in self.runs})
         return f"Comparison(folder={str(self.folder)!r}, algorithms={algorithms!r}, seeds={seeds!r})"
 
-    @cached_property
+    @property
+    def runs(self) -> tuple[Outcome, ...]:
+        """The outcome of each run, also of those that failed."""
+        return tuple(replace(run, folder=self.folder / run.folder) for run in self.document.runs)
+
+    @property
     def table(self) -> tuple[Row, ...]:
         """The measures of every algorithm over the seeds, in the order of their first runs."""
-        attacked = any(run.summary is not None and honest_score(run.summary) is not None for run in self.runs)
-        names = dict.fromkeys(run.algorithm for run in self.runs)
-        return tuple(
-            _row(name, [run for run in self.runs if run.algorithm == name], attacked=attacked) for name in names
-        )
+        return self.document.table
 
-    @cached_property
+    @property
     def differences(self) -> tuple[Difference, ...]:
-        """The difference of every two algorithms that have a seed in common, in the order of the runs.
+        """The difference of every two algorithms that have a seed in common, in the order of the runs."""
+        return self.document.differences
 
-        All runs of a seed have the same clients, data and cohorts.
-        """
-        finished: dict[str, dict[int, Outcome]] = {}
-        for run in self.runs:
-            if run.summary is not None:
-                finished.setdefault(run.algorithm, {})[run.seed] = run
-        found = []
-        for one, other in combinations(finished, 2):
-            seeds = [seed for seed in finished[one] if seed in finished[other]]
-            if seeds:
-                pairs = [(finished[one][seed], finished[other][seed]) for seed in seeds]
-                found.append(_difference(pairs, self.metric))
-        return tuple(found)
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """What it says to each client, those who would lose first."""
+        return self.document.sites
+
+    @property
+    def jobs(self) -> JobCount | None:
+        """The number of shared jobs since the comparison was begun or resumed; None where the runs shared none."""
+        return self.document.jobs
+
+    @property
+    def metric(self) -> MetricInfo:
+        """The metric of all runs."""
+        return self.document.metric
 
     def plot(self, chart: str | None = None) -> Figure:
         """Draw one of the charts of the page of the comparison, as `fedstrata.plot`."""
         return plot(self, chart)
+
+    def to_frame(self) -> Any:
+        """The table as a data frame of pandas: a row for each algorithm, a column for each number.
+
+        A measure such as ``acc_client`` has its mean over the seeds under its name, and the standard deviation under
+        ``acc_client_spread``.
+
+        Raises:
+            InputError: When there is no pandas.
+        """
+        rows = {row.algorithm: {"seeds": len(row.seeds) - len(row.failed), **_numbers(row)} for row in self.table}
+        return _pandas().DataFrame.from_dict(rows, orient="index")
+
+    def to_latex(self) -> str:
+        """The table of the page in LaTeX, for the package booktabs.
+
+        Raises:
+            InputError: When there is no pandas.
+        """
+        found = table_of(self.table, self.metric, row_kind(self.document.sweep))
+        text: str = _pandas().DataFrame(found.rows, columns=list(found.titles)).to_latex(index=False, escape=True)
+        return text
 
     @property
     def troubles(self) -> list[str]:
@@ -129,7 +138,23 @@ class Comparison:
     @property
     def warnings(self) -> list[str]:
         """What else the reader of the table has to know about the data and about single runs, in a line each."""
-        return [*self.data_warnings, *(line for run in self.runs if not _diverged(run) for line in run.warnings)]
+        of_runs = (line for run in self.runs if not _diverged(run) for line in run.warnings)
+        return [*self.document.warnings, *of_runs]
+
+
+def _numbers(row: Row) -> dict[str, float | None]:
+    """The numbers of a row, by the names of its columns."""
+    known = {name: number for name, number in row.figures.items() if number is not None}
+    means = {name: number.mean for name, number in known.items()}
+    return means | {f"{name}_spread": number.spread for name, number in known.items()}
+
+
+def _pandas() -> Any:
+    try:
+        import pandas  # type: ignore[import-untyped]
+    except ImportError:
+        raise InputError("a data frame of a comparison: expected pandas, found none; pip install pandas") from None
+    return pandas
 
 
 def _diverged(run: Outcome) -> bool:
@@ -137,89 +162,19 @@ def _diverged(run: Outcome) -> bool:
     return run.summary is not None and diverged(run.summary)
 
 
-def _row(name: str, runs: Sequence[Outcome], *, attacked: bool) -> Row:
-    """The measures of one algorithm.
+def load_comparison(folder: Path | str) -> Comparison:
+    """Read a finished comparison or sweep from its folder.
 
-    Args:
-        name: The name of the algorithm.
-        runs: Its runs.
-        attacked: Whether clients attack, so that the honest ones have a measure of their own.
+    Raises:
+        RecordError: When it is no such folder, or of another version.
     """
-    summaries = [run.summary for run in runs if run.summary is not None]
-    figures = {key: _over_seeds(value_of(summary, key) for summary in summaries) for key in COLUMNS}
-    if attacked:
-        figures["acc_honest"] = _over_seeds(map(honest_score, summaries))
-    failed = tuple(run.seed for run in runs if run.summary is None)
-    return Row(name, tuple(run.seed for run in runs), failed, figures)
-
-
-def value_of(summary: Mapping[str, Any], key: str) -> float | None:
-    """The value of a column of the table in a summary. Bytes and seconds are with those of the personal stage."""
-    value: float | None
-    if key in ("bytes", "seconds"):
-        names = ("bytes_down", "bytes_up") if key == "bytes" else ("seconds",)
-        value = sum(summary[name] + (stage_cost(summary, name) or 0) for name in names)
-    else:
-        value = summary[key]
-    return value
-
-
-def honest_score(summary: Mapping[str, Any]) -> float | None:
-    """The mean metric of the clients that do not attack; None where none attack, or it is unknown."""
-    found = summary.get("attack")
-    value = found.get("acc_honest") if isinstance(found, Mapping) else None
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _over_seeds(values: Iterable[float | None]) -> Statistic | None:
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return Statistic(mean(known), stdev(known) if len(known) > 1 else None, min(known), max(known))
-
-
-def _difference(pairs: Sequence[tuple[Outcome, Outcome]], metric: MetricInfo) -> Difference:
-    """The difference of two algorithms, with the one of the better mean first.
-
-    Args:
-        pairs: A run of each of them, for every seed that both have.
-        metric: What they are compared by.
-    """
-    values = tuple(round(metric.gain(_score(one), _score(other)), _DECIMALS) for one, other in pairs)
-    if mean(values) < 0:
-        return _difference([(other, one) for one, other in pairs], metric)
-    one, other = pairs[0]
-    smallest = metric.smallest_gain(*(mean(map(_score, runs)) for runs in zip(*pairs, strict=True)))
-    return Difference(one.algorithm, other.algorithm, tuple(run.seed for run, _ in pairs), values, smallest)
-
-
-def _score(run: Outcome) -> float:
-    """The mean metric over the clients of a finished run."""
-    assert run.summary is not None
-    return float(run.summary["acc_client"])
+    return Comparison(Path(folder), read_document(Path(folder)))
 
 
 def write_comparison(comparison: Comparison) -> Comparison:
     """Write the files of a comparison into its folder, whose lock is held. The page is last and reads the others."""
-    folder = comparison.folder
-    jobs = comparison.jobs
-    content = {
-        "experiment": comparison.experiment,
-        "metric": asdict(comparison.metric),
-        "warnings": comparison.data_warnings,
-        "clients": comparison.names,
-        "jobs": jobs and {**asdict(jobs), "share": jobs.share},
-        "runs": [{**asdict(run), "folder": os.path.relpath(run.folder, folder)} for run in comparison.runs],
-        "table": [asdict(row) for row in comparison.table],
-        "differences": [
-            {**asdict(each), **{name: getattr(each, name) for name in _OF_A_DIFFERENCE}}
-            for each in comparison.differences
-        ],
-    }
-    if comparison.sweep is not None:
-        content["sweep"] = asdict(comparison.sweep)
-    root_folder(folder)
-    replace_file(folder / "comparison.json", (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    folder = root_folder(comparison.folder)
+    replace_file(folder / "comparison.json", (comparison.document.model_dump_json(indent=1) + "\n").encode())
     replace_file(folder / "comparison.md", _markdown(comparison).encode())
     write_comparison_page(folder)
     return comparison
@@ -227,11 +182,10 @@ def write_comparison(comparison: Comparison) -> Comparison:
 
 def _markdown(comparison: Comparison) -> str:
     """The comparison in Markdown."""
-    keys = comparison.experiment
-    seeds = dict.fromkeys(str(run.seed) for run in comparison.runs)
-    metric = comparison.metric
-    found = table_of(comparison.table, metric, row_kind(comparison.sweep))
-    table = [tuple(found.titles), ("---",) * len(found.titles), *found.rows]
+    document = comparison.document
+    keys = document.experiment
+    metric = document.metric
+    found = table_of(document.table, metric, row_kind(document.sweep))
     # Those in which the runs of a sweep differ are not known.
     values = {
         "{} clients": keys["data"].get("clients"),
@@ -242,19 +196,31 @@ def _markdown(comparison: Comparison) -> str:
     conditions = [text.format(value) for text, value in values.items() if value is not None]
     paragraphs = [
         f"# Comparison on {keys['data']['name']}",
-        f"{', '.join([*conditions, 'seeds '])}{', '.join(seeds)}.",
-        "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in table),
-        *([f"Grid: {comparison.sweep.grid_text}."] if comparison.sweep and comparison.sweep.grid else []),
-        *([choice_text(comparison.sweep, metric)] if comparison.sweep else []),
+        f"{', '.join([*conditions, 'seeds '])}{', '.join(map(str, document.seeds))}.",
+        *(f"{question} {' '.join(told)}" for question, told in site_answers(document).items()),
+        _table(found.titles, found.rows),
+        *([f"Grid: {document.sweep.grid_text}."] if document.sweep and document.sweep.grid else []),
+        *([choice_text(document.sweep, metric)] if document.sweep else []),
         f"{capital(metric.name)}: {metric.meaning}; {metric.scale}." if metric.meaning else "",
         "Means over seeds, ± the standard deviation, or the range in brackets. Bytes are of tensors, both ways.",
     ]
-    if comparison.jobs:
+    if document.jobs:
         paragraphs.append(
-            f"Equal local jobs were done once: {comparison.jobs}. "
+            f"Equal local jobs were done once: {document.jobs}. "
             "The time of a run is its own and its part of what was shared."
         )
-    if comparison.differences:
-        paragraphs.append(f"Differences in {metric.name} between runs of the same seed, ± their standard deviation:")
-        paragraphs.append("\n".join(f"- {difference_text(each, metric)}" for each in comparison.differences))
+    if document.differences:
+        paragraphs.append(scope_text(document))
+        paragraphs.append("\n".join(f"- {difference_text(each, document)}" for each in document.differences))
+    for reference, rows in site_tables(document).items():
+        paragraphs.append(f"Clients, each beside {reference}:")
+        titles = ["client", *(row.algorithm for row in document.table)]
+        paragraphs.append(_table(titles, [(name, *map(str, cells)) for name, cells in rows]))
     return "\n\n".join([*filter(None, paragraphs), *comparison.warnings, *comparison.troubles]) + "\n"
+
+
+def _table(titles: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    head = list(titles)
+    every = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |" for row in every)

@@ -88,7 +88,7 @@ def compare_experiments(
                 continue
             setup = next(iter(setups.values()))
             for choice in setup.choices:
-                line.keep(choice)
+                line.keep_once(choice)
             engines[federation.kind] = setup.engine
             lock()
             known = (experiments[0].rounds, line, federation.seed, place, len(federations))
@@ -166,7 +166,7 @@ def _begin(
             folder_of(out, experiment),
             resume=resume,
             on_round=partial(note, name),
-            tell=line.keep,
+            tell=line.keep_once,
         )
         for name, experiment in experiments.items()
     }

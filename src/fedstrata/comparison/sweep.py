@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
@@ -11,10 +11,11 @@ from fedstrata.base.files import folder_lock, root_folder
 from fedstrata.comparison.document import Comparison, write_comparison
 from fedstrata.comparison.run import compare_experiments
 from fedstrata.config.grid import SweepPlan
+from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.play.progress import StatusLine
 from fedstrata.records.measures import diverged_at_end
 from fedstrata.records.schema import VALIDATION_MEASURE
-from fedstrata.report.comparison.folder import Row, SweepChoice
+from fedstrata.report.comparison.folder import Outcome, Row, SweepChoice
 
 
 @dataclass(frozen=True)
@@ -61,26 +62,26 @@ def sweep_experiments(plan: SweepPlan, *, resume: bool = False, quiet: bool = Fa
                 "data.validation, such as to 0.2"
             )
     compared = compare_experiments(plan.experiments, plan.folder, resume=resume, quiet=quiet)
-    choice = replace(choose_setting(compared, list(plan.settings)), grid=plan.grid)
+    choice = replace(choose_setting(compared.runs, compared.metric, list(plan.settings)), grid=plan.grid)
     with folder_lock(root_folder(plan.folder)):
-        chosen = write_comparison(replace(compared, sweep=choice))
+        document = compared.document.model_copy(update={"sweep": choice})
+        chosen = write_comparison(replace(compared, document=document))
     return Sweep(chosen, plan.settings, choice)
 
 
-def choose_setting(compared: Comparison, labels: list[str]) -> SweepChoice:
+def choose_setting(outcomes: Sequence[Outcome], metric: MetricInfo, labels: list[str]) -> SweepChoice:
     """Choose the setting with the best mean on validation data; the first of several that are equal.
 
     A setting of which a run failed, or had diverged when it ended, is not chosen.
     """
     found = dict[str, float]()
     for label in labels:
-        runs = [run for run in compared.runs if run.algorithm == label]
+        runs = [run for run in outcomes if run.algorithm == label]
         values = [None if run.summary is None else run.summary.get(VALIDATION_MEASURE) for run in runs]
         known = [float(value) for value in values if value is not None]
         diverged = any(run.summary is not None and diverged_at_end(run.summary) for run in runs)
         if runs and len(known) == len(runs) and not diverged:
             found[label] = mean(known)
-    metric = compared.metric
     if not found:
         why = (
             f"No setting is chosen: none has the {metric.name} on validation data from all of its runs. Look at "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from math import floor, inf, isfinite, log10, sqrt
+from math import floor, inf, isfinite, log10
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -125,15 +125,6 @@ class MetricInfo:
         """The smallest difference between some values that can be seen where they are shown."""
         return SMALLEST_DIFFERENCE * (self._span or max(map(abs, values), default=0.0))
 
-    def standard_error(self, samples: int, one: float, other: float) -> float | None:
-        """The standard error of the difference of two values on as many samples; None where it is not known.
-
-        As if the samples were different ones. On the same samples it is mostly smaller, so what is clear here is clear.
-        """
-        if not self.share_of_samples:
-            return None
-        return sqrt(max(one * (1 - one) + other * (1 - other), 0.0) / max(samples, 1))
-
     def text(self, value: float | None, spread: float | None = None) -> str:
         """A value as people read it, with its standard deviation if there is one; a dash for an unknown value."""
         if value is None or not isfinite(value):
@@ -143,6 +134,10 @@ class MetricInfo:
     def gain_text(self, gain: float, spread: float | None = None) -> str:
         """A difference of two values as people read it, with its standard deviation if there is one."""
         return self._with_spread(gain, spread, " points" if self.percent else "")
+
+    def interval_text(self, low: float, high: float) -> str:
+        """An interval of differences as people read it, such as "-0.9 to 1.5 points"."""
+        return f"{self._with_spread(low, None, '')} to {self.gain_text(high)}"
 
     def _with_spread(self, value: float, spread: float | None, unit: str) -> str:
         scaled = value * self._factor

@@ -23,9 +23,9 @@ from fedstrata.play.used_models import (
     ModelInUse,
     backdoor_summary,
     chosen_models,
-    classify_test_samples,
     last_plan,
     models_in_use,
+    predict_test_samples,
     scores_of_probabilities,
     with_own_tensors,
     write_used_models,
@@ -76,7 +76,7 @@ def finish_run(
     used: Sequence[ModelInUse],
     personal: Mapping[str, Any],
 ) -> Run:
-    """Write what a run came to: its summary, its models, and which test samples they get right.
+    """Write what a run came to: its summary, its models, and what they predict for their test samples.
 
     Args:
         experiment: The experiment.
@@ -90,7 +90,7 @@ def finish_run(
     metric = setup.server.objective.metric_info
     rounds = folder.rounds()
     data = folder.data()
-    classified = classify_test_samples(setup, state, used)
+    predicted = predict_test_samples(setup, state, used)
     weights = setup.server.objective.class_weights
     all_score = setup.server.participation.all_score(experiment.data.clients)
     summary = {
@@ -105,7 +105,7 @@ def finish_run(
         **({"data_digest": data.digest} if data is not None and data.digest else {}),
         **summarise(rounds, setup.truth(state.round), metric, all_score=all_score),
         **_attack_summary(setup, folder, state, used, metric),
-        **({} if classified is None else scores_of_probabilities(setup, *classified)),
+        **({} if predicted is None else scores_of_probabilities(setup, *predicted)),
         **({"class_weights": list(weights)} if weights else {}),
         **({} if setup.server.private is None else {"privacy": setup.server.private.summary}),
         **personal,
@@ -113,7 +113,7 @@ def finish_run(
         "machine": machine(setup.engine.device),
     }
     write_used_models(folder.path, setup, state, used)
-    folder.add_classified(None if classified is None else classified[0])
+    folder.add_predictions(None if predicted is None else predicted[0])
     folder.finish(setup.server.problem.layout, state, summary)
     only_here = setup.knows_network and not isinstance(portable(experiment.model.name), str)
     network = network_factory(experiment, setup.client_data.dataset.sample_format) if only_here else None

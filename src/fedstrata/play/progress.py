@@ -40,6 +40,7 @@ class StatusLine:
     def __init__(self, quiet: bool = False, console: Console | None = None) -> None:
         """Show nothing yet."""
         self._quiet = quiet
+        self._kept = set[str]()
         self._console = console or _Console(stderr=True, force_jupyter=False)
         self._live = Live(console=self._console, transient=True) if self._console.is_terminal and not quiet else None
 
@@ -60,6 +61,12 @@ class StatusLine:
         if self._live:
             self._live.update(Text(text))
         else:
+            self.keep(text)
+
+    def keep_once(self, text: str) -> None:
+        """Show a line that stays on the screen, unless it is there: what is said of data is said of every run."""
+        if text not in self._kept:
+            self._kept.add(text)
             self.keep(text)
 
     def keep(self, text: str) -> None:

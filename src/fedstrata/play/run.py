@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from fedstrata.play.progress import Progress, StatusLine
 from fedstrata.play.recorder import OnRound
 from fedstrata.play.rounds import PlanReply, answer_plans, timed_reply
 from fedstrata.play.steps import run_steps
-from fedstrata.records.arrays import last_scores, read_right_samples
+from fedstrata.records.arrays import last_predictions, last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import BASELINE
-from fedstrata.report.references import gain, paired_differences
+from fedstrata.report.references import effects, gain
 from fedstrata.results.run import Run, labels_by_name
 
 
@@ -160,10 +160,9 @@ def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any
     Returns:
         The summary of the run.
     """
-    own = last_scores(out)
-    other = last_scores(baseline)
-    pairs = paired_differences(read_right_samples(out), read_right_samples(baseline))
-    found = gain(own, {client: value for client, (_, value) in other.items()}, metric, pairs)
+    other = {client: value for client, (_, value) in last_scores(baseline).items()}
+    compared = effects(last_scores(out), other, metric, last_predictions(out), last_predictions(baseline))
+    found = gain(compared)
     with folder_lock(root_folder(out)):
         folder = Folder(out)
         summary = folder.summary()
@@ -176,7 +175,7 @@ def add_baseline(out: Path, baseline: Path, metric: MetricInfo) -> dict[str, Any
             "baseline_better": len(found.better),
             "baseline_worse": len(found.worse),
             "baseline_seconds": baseline_summary["seconds"],
-            "baseline_gains": {str(client): pair._asdict() for client, pair in pairs.items()},
+            "baseline_gains": {str(client): asdict(each) for client, each in compared.items() if each},
         }
         folder.write_summary(summary)
     return summary

@@ -1,4 +1,4 @@
-"""Which model each client uses when a run is over, and what these models take their test samples for.
+"""Which model each client uses when a run is over, and what these models predict for their test samples.
 
 It is the model of a cluster, with the client's own tensors where it has some.
 """
@@ -20,7 +20,7 @@ from fedstrata.core import CLIENT, Evaluation, LocalTask, Mask, Plan, Problem, R
 from fedstrata.engine.loop import EVALUATION_BATCH, start_row
 from fedstrata.objective.metrics import probability_scores
 from fedstrata.records.client_models import ClientModelsRecord, UsedModel, write_client_models
-from fedstrata.records.schema import Classified
+from fedstrata.records.schema import Predictions
 
 _CHOICE = "choice"
 """The task by which clients that may use several models say which one fits their training data best."""
@@ -137,10 +137,10 @@ MOST_OUTPUTS = 2**25
 """Outputs for all test samples that are kept at most: 128 MB of float32."""
 
 
-def classify_test_samples(
+def predict_test_samples(
     setup: RunSetup, state: State, used: Sequence[ModelInUse], change: Callable[[Tensor], Tensor] | None = None
-) -> tuple[Classified, Tensor] | None:
-    """Classify the test samples of each client with the model that it uses.
+) -> tuple[Predictions, Tensor] | None:
+    """Predict the class or the number of each client's test samples with the model that it uses.
 
     Args:
         setup: What the run was built from.
@@ -149,81 +149,88 @@ def classify_test_samples(
         change: Changes the inputs (b, ...) of samples before they are normalised; None leaves them as they are.
 
     Returns:
-        What they take them for, and the outputs, (s, classes), or (s, 0) where they are too many. None where networks
-        learn no classes, and on real devices, which keep their test samples.
+        What they predict, and of classes the outputs, (s, classes), or (s, 0) where they are too many. None on real
+        devices, which keep their test samples.
     """
     data = setup.client_data
-    test = {each.client: data.test(each.client, state.round) for each in used}
-    if data.dataset.targets is not None or not test or not all(map(len, test.values())):
+    tests = {each.client: data.test(each.client, state.round) for each in used}
+    if not tests or not all(map(len, tests.values())):
         return None
-    width = data.dataset.classes if sum(map(len, test.values())) * data.dataset.classes <= MOST_OUTPUTS else 0
-    parts = list[tuple[Tensor, Tensor]]()
+    of_classes = data.dataset.targets is None
+    width = data.dataset.classes if of_classes else 0
+    width = width if sum(map(len, tests.values())) * width <= MOST_OUTPUTS else 0
     # Clients without tensors of their own share the model of their cluster, and so its batches.
-    shared = dict[int, list[int]]()
+    sharing = dict[int, list[int]]()
+    rows = list[tuple[Tensor, list[int]]]()
     for client, model, own in used:
-        if model is not None and not own:
-            shared.setdefault(model, []).append(client)
+        if model is not None and own:
+            rows.append((start_row(state.models[model], own, setup.server.problem.layout.spans), [client]))
         elif model is not None:
-            row = start_row(state.models[model], own, setup.server.problem.layout.spans)
-            parts.append(_classify(setup, row, [client], [test[client]], width, change))
-    for model, clients in shared.items():
-        tests = [test[client] for client in clients]
-        parts.append(_classify(setup, state.models[model], clients, tests, width, change))
+            sharing.setdefault(model, []).append(client)
+    rows += [(state.models[model], clients) for model, clients in sharing.items()]
+    parts = list[tuple[Tensor, ...]]()
+    for row, clients in rows:
+        index = torch.cat([tests[client] for client in clients])
+        owners = torch.tensor(clients).repeat_interleave(torch.tensor([len(tests[client]) for client in clients]))
+        parts.append((owners, index, *_predicted(setup, row, index, width, change)))
     if not parts:
         return None
-    columns, outputs = map(torch.cat, zip(*parts, strict=True))
-    by_client = columns[:, 0].argsort(stable=True)
-    return Classified(*(column.numpy() for column in columns[by_client].T)), outputs[by_client]
+    owners, index, values, outputs = (torch.cat(column) for column in zip(*parts, strict=True))
+    order = owners.argsort(stable=True)
+    owners, index, outputs = owners[order], index[order], outputs[order]
+    units = index.numpy() if data.dataset.unit is None else np.unique(data.unit_values(index), return_inverse=True)[1]
+    return Predictions(owners.numpy(), index.numpy(), units.astype(np.int64), *values[order].T.numpy()), outputs
 
 
-def scores_of_probabilities(setup: RunSetup, classified: Classified, outputs: Tensor) -> dict[str, Any]:
+def _predicted(
+    setup: RunSetup, row: Tensor, index: Tensor, width: int, change: Callable[[Tensor], Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """The truth, the prediction and the score of some samples, (s, 3) float64, as of `Predictions`, and the outputs.
+
+    Args:
+        setup: What the run was built from.
+        row: The model, (p,).
+        index: The samples, (s,).
+        width: How many of the outputs for a sample are kept: all or none.
+        change: Changes the inputs before they are normalised; None leaves them as they are.
+    """
+    data = setup.client_data
+    dataset = data.dataset
+    # One tensor for all batches: small ones that stay between them would keep the memory of each from being used again.
+    values = torch.full((len(index), 3), torch.nan, dtype=torch.float64)
+    outputs = torch.empty(len(index), width)
+    if dataset.targets is not None and dataset.outputs != (1,):
+        return values, outputs
+    for samples, value, kept in zip(*(each.split(EVALUATION_BATCH) for each in (index, values, outputs)), strict=True):
+        raw, targets = data.raw_samples(samples)
+        inputs = dataset.normalise(raw if change is None else change(raw), data.owner[samples])
+        found = setup.clients.outputs(row[None], inputs)[0]
+        value[:, 0] = targets.reshape(len(samples))
+        if dataset.answer == "classes":
+            value[:, 1] = found.argmax(dim=1)
+            if found.shape[1] == 2:
+                value[:, 2] = found.double().diff(dim=1)[:, 0]
+        elif dataset.answer == "labels":
+            value[:, 1:] = torch.stack((found[:, 0] > 0, found[:, 0]), dim=1)
+        else:
+            value[:, 1] = found[:, 0]
+        kept.copy_(found[:, :width])
+    return values, outputs
+
+
+def scores_of_probabilities(setup: RunSetup, found: Predictions, outputs: Tensor) -> dict[str, Any]:
     """What the summary says of class probabilities; nothing where outputs are none, or were not kept.
 
     Args:
         setup: What the run was built from.
-        classified: What the models take the samples for.
+        found: What the models predict.
         outputs: The outputs for them, (s, classes).
     """
     if not setup.server.objective.classifies or outputs.shape[1] < 2:
         return {}
-    found = probability_scores(torch.from_numpy(classified.client), torch.from_numpy(classified.truth), outputs)
+    scores = probability_scores(torch.from_numpy(found.client), torch.from_numpy(found.truth).long(), outputs)
     names = setup.client_data.dataset.class_names or tuple(map(str, range(outputs.shape[1])))
-    return {"probabilities": {"classes": list(names), **found}} if found else {}
-
-
-def _classify(
-    setup: RunSetup,
-    row: Tensor,
-    clients: Sequence[int],
-    tests: Sequence[Tensor],
-    width: int,
-    change: Callable[[Tensor], Tensor] | None,
-) -> tuple[Tensor, Tensor]:
-    """The client, the class and the predicted class of every test sample of some clients, (s, 3), and the outputs.
-
-    Args:
-        setup: What the run was built from.
-        row: The model of these clients, (p,).
-        clients: Their ids.
-        tests: Their test samples.
-        width: How many of the outputs for a sample are kept: all or none.
-        change: Changes the inputs before they are normalised; None leaves them as they are.
-    """
-    index = torch.cat(list(tests))
-    owners = torch.tensor(clients).repeat_interleave(torch.tensor([len(test) for test in tests]))
-    truth = setup.client_data.labels(index)
-    # One tensor for all batches: small ones that stay between them would keep the memory of each from being used again.
-    predicted = torch.empty_like(truth)
-    outputs = torch.empty(len(truth), width)
-    data = setup.client_data
-    parts = (each.split(EVALUATION_BATCH) for each in (index, predicted, outputs))
-    for samples, part, kept in zip(*parts, strict=True):
-        raw, _ = data.raw_samples(samples)
-        inputs = data.dataset.normalise(raw if change is None else change(raw), data.owner[samples])
-        found = setup.clients.outputs(row[None], inputs)[0]
-        part.copy_(found.argmax(dim=1))
-        kept.copy_(found[:, :width])
-    return torch.stack((owners, truth, predicted), dim=1), outputs
+    return {"probabilities": {"classes": list(names), **scores}} if scores else {}
 
 
 def backdoor_summary(
@@ -258,10 +265,10 @@ def backdoor_summary(
 def _success_rates(setup: RunSetup, state: State, used: Sequence[ModelInUse]) -> dict[int, float]:
     """The success rate of the backdoor with each client that has test samples of another class than the target."""
     assert setup.trigger is not None
-    classified = classify_test_samples(setup, state, used, setup.trigger.stamp)
-    if classified is None:
+    found = predict_test_samples(setup, state, used, setup.trigger.stamp)
+    if found is None or setup.client_data.dataset.targets is not None:
         return {}
-    samples, _ = classified
+    samples, _ = found
     others = samples.truth != setup.trigger.target
     owners = samples.client[others]
     fooled = samples.predicted[others] == setup.trigger.target

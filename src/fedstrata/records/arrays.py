@@ -24,14 +24,13 @@ from numpy.typing import NDArray
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import parse_json, read_file
 from fedstrata.records.schema import (
-    CLASSIFIED,
     CLIENTS_SUFFIX,
     LARGE,
-    Classified,
+    PREDICTIONS,
     ClientDescriptions,
     Gap,
     MatrixName,
-    RightSamples,
+    Predictions,
     Scores,
 )
 
@@ -102,21 +101,20 @@ def read_scores(path: Path) -> Scores:
     return scores
 
 
-def read_right_samples(folder: Path) -> RightSamples:
-    """Return which test samples a run's models classify correctly at its end; {} where that is not known."""
+def last_predictions(folder: Path) -> dict[int, Predictions]:
+    """Return what the model of each client predicts at the end of a run; {} where that is not known."""
     try:
-        return read_classified(folder / CLASSIFIED).right
+        return read_predictions(folder / PREDICTIONS).by_client()
     except DAMAGED:
         return {}
 
 
-def read_classified(path: Path, clients: int = 2**31) -> Classified:
-    """Read what the models of so many clients take their test samples for."""
-    table = _read_table(path, dict.fromkeys(Classified._fields, pa.int64()))
-    found = Classified(*(column.to_numpy() for column in table.columns))
-    if any(len(column) and not 0 <= column.min() <= column.max() < 2**31 for column in found):
-        raise ValueError("the clients or classes of no run")
-    if (np.diff(found.client) < 0).any() or (found.client >= clients).any():
+def read_predictions(path: Path, clients: int = 2**31) -> Predictions:
+    """Read what the models of so many clients predict for their test samples."""
+    columns = [pa.int64()] * 3 + [pa.float64()] * 3
+    table = _read_table(path, dict(zip(Predictions._fields, columns, strict=True)))
+    found = Predictions(*(_bounded(column.to_numpy()) for column in table.columns))
+    if (np.diff(found.client) < 0).any() or not ((found.client >= 0) & (found.client < clients)).all():
         raise ValueError(f"its clients are not in the order of their ids, or not those of {clients}")
     return found
 

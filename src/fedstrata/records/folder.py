@@ -34,15 +34,15 @@ from fedstrata.base.files import (
 from fedstrata.core import Layout, Matrix, Score, State, Tree
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
 from fedstrata.records.schema import (
-    CLASSIFIED,
     CLIENT_DATA,
     CLIENTS_SUFFIX,
+    PREDICTIONS,
     RUN_FOLDER_ENTRIES,
-    Classified,
     ClientDescriptions,
     DataRecord,
     Gap,
     MatrixName,
+    Predictions,
     Summary,
     TreeNode,
     parse_record,
@@ -209,12 +209,12 @@ class Folder:
             arrays["shape"] = np.array(found.mean_inputs.shape[1:])
         replace_file(self.path / CLIENT_DATA, _packed(arrays), private=True)
 
-    def add_classified(self, found: Classified | None) -> None:
-        """Write what the clients' models take their test samples for, for this user alone; None removes the file."""
+    def add_predictions(self, found: Predictions | None) -> None:
+        """Write what the clients' models predict for their test samples, for this user alone; None removes the file."""
         if found is None:
-            remove_file(self.path / CLASSIFIED)
+            remove_file(self.path / PREDICTIONS)
         else:
-            replace_file(self.path / CLASSIFIED, _parquet(pa.table(found._asdict())), private=True)
+            replace_file(self.path / PREDICTIONS, _parquet(pa.table(found._asdict())), private=True)
 
     def add_gaps(self, round: int, gaps: Sequence[Mapping[str, str | float]]) -> None:
         """Write the gap of every layer and measure; each has the keys of `Gap`."""

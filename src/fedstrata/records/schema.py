@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from annotated_types import Ge, Interval, MinLen
@@ -33,7 +33,7 @@ RUN_FOLDER_ENTRIES = (
     "summary.json",
     "clients",
     "client_data.npz",
-    "classified.parquet",
+    "predictions.parquet",
     "gaps",
     "matrices",
     "models",
@@ -66,8 +66,11 @@ ALL_CLIENTS = -1
 CLIENT_DATA = "client_data.npz"
 """The file of a run folder that describes the data of every client."""
 
-CLASSIFIED = "classified.parquet"
-"""The file of a run folder that says what each client's model takes its test samples for."""
+_MOST_CLASSES = 2**20
+"""A damaged record may name more classes, for which there would be no memory."""
+
+PREDICTIONS = "predictions.parquet"
+"""The file of a run folder that says what each client's model predicts for its test samples."""
 
 LARGE = 1e100
 """Larger numbers come from no run, and their squares would overflow."""
@@ -82,9 +85,6 @@ Number = Annotated[float, Interval(ge=-LARGE, le=LARGE)]
 Seconds = Annotated[float, Interval(ge=0, le=1e12)]
 Ari = Annotated[float, Interval(ge=-1, le=1)]
 Scalar = bool | int | Number | str | None
-
-RightSamples: TypeAlias = Mapping[int, NDArray[np.bool_]]
-"""Which test samples of each client are classified correctly, (s,) in the order of its test data, by client id."""
 
 
 class Scores(NamedTuple):
@@ -122,29 +122,46 @@ class ClientDescriptions(NamedTuple):
     feature_names: tuple[str, ...] = ()
 
 
-class Classified(NamedTuple):
-    """The columns of ``classified.parquet``: what each client's model takes its test samples for at the end of a run.
+class Predictions(NamedTuple):
+    """The columns of ``predictions.parquet``: what each client's model says of its test samples at the end of a run.
 
     There is a row for each test sample. Those of one client are in the order of its test data, so that two runs on the
-    same clients are compared sample by sample.
+    same clients are compared sample by sample. What networks learn is one class or one number for each sample; of
+    other data, such as tokens, `truth` and `predicted` are nan.
 
     Attributes:
         client: The client ids, ascending, (s,).
-        truth: The class of each sample, (s,).
-        predicted: The class that the client's model takes it for, (s,).
+        sample: The place of each sample in the data, (s,). Two seeds may test the same one.
+        unit: The unit of each sample, (s,): samples of one unit, such as windows of one recording, are not independent.
+        truth: The class or the number of each sample, (s,).
+        predicted: The class or the number that the client's model predicts, (s,).
+        score: The log-odds of the second of two classes, (s,); nan where there are no two.
     """
 
     client: NDArray[int64]
-    truth: NDArray[int64]
-    predicted: NDArray[int64]
+    sample: NDArray[int64]
+    unit: NDArray[int64]
+    truth: NDArray[float64]
+    predicted: NDArray[float64]
+    score: NDArray[float64]
+
+    def by_client(self) -> dict[int, Predictions]:
+        """The rows of each client, by its id."""
+        clients, starts = np.unique(self.client, return_index=True)
+        parts = zip(*(np.split(column, starts[1:]) for column in self), strict=True) if len(clients) else ()
+        return {client: Predictions(*part) for client, part in zip(clients.tolist(), parts, strict=True)}
 
     @property
-    def right(self) -> RightSamples:
-        """Which test samples of each client are classified correctly."""
-        if not len(self.client):
-            return {}
-        clients, starts = np.unique(self.client, return_index=True)
-        return dict(zip(clients.tolist(), np.split(self.truth == self.predicted, starts[1:]), strict=True))
+    def of_classes(self) -> bool:
+        """Whether truths and predictions are classes: whole numbers from 0 up, and no more than there can be."""
+        both = np.stack((self.truth, self.predicted))
+        return bool(np.isfinite(both).all() and ((both >= 0) & (both < _MOST_CLASSES) & (both % 1 == 0)).all())
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """Which samples are classified correctly, (s,)."""
+        found: NDArray[np.bool_] = self.truth == self.predicted
+        return found
 
 
 class Gap(NamedTuple):

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.schema import ALL_CLIENTS, Round
 from fedstrata.report.catalogue import SIMILARITIES, compared_by, say
-from fedstrata.report.charts.groups import class_names, has_classes
+from fedstrata.report.charts.groups import class_names, classes_of, has_classes
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import ORANGE, RULE, Figure, figure, line, metric_axis, round_axis, rounded
 from fedstrata.report.reader import RunRecords
-from fedstrata.report.references import compare, reference_text, stands_out
+from fedstrata.report.references import reference_text, stands_out
 
 MOST_CLIENTS = 300
 """Clients that the page has details of; of more, they would be most of the page."""
@@ -79,9 +79,9 @@ def _figure(rounds: list[Round], means: list[float | None], metric: MetricInfo) 
 
 
 def _confused(records: RunRecords) -> dict[int, NDArray[int64]]:
-    """Return the class, the predicted class and the number of samples, (pairs, 3), of each client."""
-    found = records.classified
-    if found is None or not len(found.client):
+    """Return the class, the predicted class and the number of samples, (pairs, 3), of each client; {} of numbers."""
+    found = classes_of(records)
+    if found is None:
         return {}
     table, samples = np.unique(np.stack(found, axis=1), axis=0, return_counts=True)
     clients, starts = np.unique(table[:, 0], return_index=True)
@@ -92,8 +92,8 @@ def _names_of_classes(records: RunRecords) -> list[str]:
     """Return the names of the classes; their numbers where nothing else is known."""
     known = records.client_descriptions
     names = class_names(known) if known is not None and has_classes(known) else []
-    found = records.classified
-    most = 0 if found is None or not len(found.client) else 1 + int(max(found.truth.max(), found.predicted.max()))
+    found = classes_of(records)
+    most = 0 if found is None else 1 + int(max(found[1].max(), found[2].max()))
     return [*names, *map(str, range(len(names), most))]
 
 
@@ -108,7 +108,7 @@ def facts_of(clusters: Clusters, client: int, pairs: NDArray[int64] | None = Non
     found = [
         ("Group", _place(clusters, client)),
         ("How well", _how_well(clusters, client)),
-        ("Better off?", _better_off(clusters, client)),
+        ("Better off?", _better_off(clusters, client, pairs)),
         ("Mistakes", _mistakes(clusters, client, pairs)),
         ("Closest", _closest(clusters, client)),
     ]
@@ -134,21 +134,20 @@ def _how_well(clusters: Clusters, client: int) -> str:
     return say("client", "how_well", **words, clearly_worse=clearly_worse)
 
 
-def _better_off(clusters: Clusters, client: int) -> str:
+def _better_off(clusters: Clusters, client: int, pairs: NDArray[int64] | None) -> str:
     """Compare a client's metric with what it would have otherwise, where runs of these are known."""
     if client not in clusters.measured:
         return ""
-    samples, value = clusters.measured[client]
     metric = clusters.metric
+    fewest = None if pairs is None else int(np.bincount(pairs[:, 0], pairs[:, 2])[np.unique(pairs[:, 0])].min())
     told = []
     for name, reference in clusters.records.references.items():
         other = reference.by_client.get(client)
         if other is None:
             continue
-        pair = clusters.pairs[name].get(client)
-        found = compare(samples, value, other, metric, pair)
         words = {"metric": metric, "other": other, "reference": reference_text(name, clusters.records.settings)}
-        told.append(say("client", "better_off", found=found, pair=pair, **words))
+        words |= {"found": clusters.gains[name].of(client), "effect": clusters.effects[name].get(client)}
+        told.append(say("client", "better_off", fewest=fewest, **words))
     if not told and clusters.clustered and clusters.records.summary is not None:
         return say("client", "better_off_unknown")
     return " ".join(told)

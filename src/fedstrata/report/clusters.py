@@ -11,9 +11,10 @@ from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.arrays import ClientMatrix, known_scores
 from fedstrata.records.schema import Event, Round, Scores, TreeNode
 from fedstrata.report.catalogue import WORDS
+from fedstrata.report.differences import Effect
 from fedstrata.report.drawing import GREY, blend, palette
 from fedstrata.report.reader import RunRecords
-from fedstrata.report.references import Gain, PairedDifference, gain, paired_differences
+from fedstrata.report.references import Gain, effects, gain
 from fedstrata.report.words import ClientNames
 
 
@@ -67,16 +68,18 @@ class Clusters:
         return {node: float(np.mean(values[node])) for node in self.finals if node in values}
 
     @cached_property
-    def pairs(self) -> dict[str, dict[int, PairedDifference]]:
-        """The comparisons of clients with each reference sample by sample, where that is known, by algorithm."""
-        own = {} if self.records.classified is None else self.records.classified.right
-        return {name: paired_differences(own, other.right) for name, other in self.records.references.items()}
+    def effects(self) -> dict[str, dict[int, Effect | None]]:
+        """The difference of each client from each reference, by algorithm; None where its chance is not known."""
+        own = {} if self.records.predictions is None else self.records.predictions.by_client()
+        return {
+            name: effects(self.measured, each.by_client, self.metric, own, each.predictions)
+            for name, each in self.records.references.items()
+        }
 
     @cached_property
     def gains(self) -> dict[str, Gain]:
         """Whom the run serves better or worse than each reference, by algorithm."""
-        found = self.records.references.items()
-        return {name: gain(self.measured, each.by_client, self.metric, self.pairs[name]) for name, each in found}
+        return {name: gain(each) for name, each in self.effects.items()}
 
     @cached_property
     def counts(self) -> dict[str, Counter[int]]:

@@ -15,23 +15,23 @@ from fedstrata.objective.metric_info import ACCURACY, METRIC_FILE, MetricInfo, m
 from fedstrata.records.arrays import (
     DAMAGED,
     ClientMatrix,
-    read_classified,
     read_client_descriptions,
     read_gaps,
     read_matrices,
     read_matrix_clients,
+    read_predictions,
     read_scores,
 )
 from fedstrata.records.schema import (
     ALL_CLIENTS,
-    CLASSIFIED,
     CLIENT_DATA,
+    PREDICTIONS,
     RUN_FOLDER_ENTRIES,
-    Classified,
     ClientDescriptions,
     DataRecord,
     Gap,
     MatrixName,
+    Predictions,
     Round,
     Scores,
     Summary,
@@ -71,7 +71,7 @@ class RunRecords:
         references: What FedAvg and local training reached in the same experiment, where a run of them is in a folder
             next to this one, by algorithm.
         client_descriptions: What is known of the clients' data; None where it is not, as in a deployment.
-        classified: What the clients' models take their test samples for at the end; None where that is not known.
+        predictions: What the clients' models predict for their test samples at the end; None where it is not known.
         metric: What the scores are.
         deployed: Whether the clients were devices on a network.
     """
@@ -88,7 +88,7 @@ class RunRecords:
     data: DataRecord | None = None
     references: Mapping[str, Reference] = field(default_factory=dict)
     client_descriptions: ClientDescriptions | None = None
-    classified: Classified | None = None
+    predictions: Predictions | None = None
     metric: MetricInfo = ACCURACY
     deployed: bool = False
 
@@ -163,7 +163,7 @@ def read(folder: Path) -> RunRecords:
         data=data,
         client_descriptions=optional(CLIENT_DATA, lambda path: _read_descriptions(path, clients)),
         # An extended run has the files of its shorter self until it is finished.
-        classified=optional(CLASSIFIED, lambda path: read_classified(path, clients)) if summary and rounds else None,
+        predictions=optional(PREDICTIONS, lambda path: read_predictions(path, clients)) if summary and rounds else None,
         # Half of a run cannot be compared with a whole one.
         references=read_references(folder, settings, summary) if summary else {},
         metric=optional(METRIC_FILE, lambda path: read_metric(path.parent)) or metric_of_settings(settings),

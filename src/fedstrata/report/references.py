@@ -1,85 +1,22 @@
-"""Runs of other algorithms beside a run: where they are, whom the run serves better, and which clients stand out.
-
-Two runs on the same clients are compared test sample by test sample where that is known: McNemar, "Note on the sampling
-error of the difference between correlated proportions or percentages", Psychometrika 1947, in its exact form. Of the
-samples that only one of two models classifies correctly, each model would have as many by chance. The interval is that
-of Bonett and Price, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data",
-Journal of Educational and Behavioral Statistics 2012.
-"""
+"""Runs of other algorithms beside a run: where they are, whom the run serves better, and which clients stand out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, floor, sqrt
+from math import ceil, floor
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.special import bdtr, bdtrc, ndtri
+from scipy.special import bdtr, bdtrc
 
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_toml, read_file
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.records.arrays import last_scores, read_right_samples
-from fedstrata.records.schema import BASELINE, RightSamples, Summary, read_record
+from fedstrata.records.arrays import last_predictions, last_scores
+from fedstrata.records.schema import BASELINE, Predictions, Summary, read_record
 from fedstrata.report.catalogue import WORDS
-
-LEVEL = 0.05
-"""A difference is clear where its p-value is below."""
-
-
-class PairedDifference(NamedTuple):
-    """How much better a client's accuracy is than in another run.
-
-    Attributes:
-        by: The difference of the two accuracies; negative where it is worse.
-        low: The lower end of its 95 % interval.
-        high: The upper end.
-        p: The p-value of the exact test of McNemar.
-    """
-
-    by: float
-    low: float
-    high: float
-    p: float
-
-    @property
-    def clear(self) -> bool:
-        """Whether the difference is more than chance."""
-        return self.p < LEVEL
-
-
-def paired_difference(own: NDArray[np.bool_], other: NDArray[np.bool_]) -> PairedDifference:
-    """Compare two models on the same test samples.
-
-    Samples that both classify correctly, or neither, tell nothing about which one is better.
-
-    Args:
-        own: Which samples the first model classifies correctly, bool (s,).
-        other: The same of the second model.
-    """
-    gained = int((own & ~other).sum())
-    lost = int((other & ~own).sum())
-    # Both tails of the binomial distribution with a probability of one half. scipy.stats would be slow to import.
-    p = min(1.0, 2 * float(bdtr(min(gained, lost), gained + lost, 0.5)))
-    # One more sample for each model: without it, the interval of two models that agree would have no width.
-    adjusted = len(own) + 2
-    middle = (gained - lost) / adjusted
-    error = sqrt(gained + lost + 2 - (gained - lost) ** 2 / adjusted) / adjusted
-    reach = float(ndtri(1 - LEVEL / 2)) * error
-    return PairedDifference((gained - lost) / len(own), max(middle - reach, -1.0), min(middle + reach, 1.0), p)
-
-
-def paired_differences(own: RightSamples, other: RightSamples) -> dict[int, PairedDifference]:
-    """Compare two runs for every client that has the same number of test samples in both, by client id."""
-    both = sorted(client for client in own.keys() & other.keys() if len(own[client]) == len(other[client]) > 0)
-    return {client: paired_difference(own[client], other[client]) for client in both}
-
-
-_CLEAR = 1.96
-"""Standard errors beyond which a difference is clear: about one in twenty would be by chance alone."""
+from fedstrata.report.differences import LEVEL, Effect, holm, of_counts, of_samples, sample_gains
 
 _OUTLIER_CHANCE = 0.05
 """The chance that some client seems clearly worse than the mean, if all have the mean."""
@@ -89,60 +26,60 @@ class Gain(NamedTuple):
     """Whom a run serves better than a reference, by client id.
 
     Attributes:
-        better: Clients whose metric is clearly better.
-        worse: Clients whose metric is clearly worse.
-        unclear: Clients without a difference, or whose test samples are too few to tell.
+        better: Clients whose metric is better by more than chance, corrected for the number of clients.
+        worse: Clients whose metric is worse by more than chance.
+        unclear: Clients without such a difference, or of whom nobody knows how much of it is chance.
     """
 
     better: list[int]
     worse: list[int]
     unclear: list[int]
 
+    def of(self, client: int) -> str:
+        """Return which of the three a client is."""
+        return "better" if client in self.better else "worse" if client in self.worse else "unclear"
 
-def gain(
+
+def effects(
     own: Mapping[int, tuple[int, float]],
     other: Mapping[int, float],
     metric: MetricInfo,
-    pairs: Mapping[int, PairedDifference],
-) -> Gain:
-    """Find the clients whose metric differs clearly from that of a reference, on the same test samples.
+    own_predictions: Mapping[int, Predictions],
+    other_predictions: Mapping[int, Predictions],
+) -> dict[int, Effect | None]:
+    """Compare the metric of each client with that of a reference on the same test samples.
 
     Args:
         own: The number of test samples and the metric of each client.
         other: The metric of each client in the reference.
         metric: What it is.
-        pairs: The comparisons sample by sample, of those clients of whom they are known.
+        own_predictions: What each client's model predicts, where that is known.
+        other_predictions: The same of the reference.
+
+    Returns:
+        The difference of each client that both have; None where nobody knows how much of it is chance.
     """
-    found = Gain([], [], [])
+    found = dict[int, Effect | None]()
     for client in sorted(own.keys() & other.keys()):
-        getattr(found, compare(*own[client], other[client], metric, pairs.get(client))).append(client)
+        if client in own_predictions and client in other_predictions:
+            one = own_predictions[client]
+            gains = sample_gains(one, other_predictions[client], metric)
+            found[client] = None if gains is None else of_samples(gains, one.unit, metric)
+        else:
+            found[client] = of_counts(*own[client], other[client], metric)
     return found
 
 
-def compare(
-    samples: int, value: float, other: float, metric: MetricInfo, pair: PairedDifference | None
-) -> Literal["better", "worse", "unclear"]:
-    """Return whether a value is clearly better or worse than another one on the same samples.
-
-    Where the samples are not known one by one, the standard error is that of different ones, which is larger. Where
-    nobody knows how much of a difference is chance, every difference that can be seen counts.
-
-    Args:
-        samples: The number of test samples.
-        value: The metric of a client.
-        other: The other value.
-        metric: What it is.
-        pair: The comparison of the two sample by sample; None where it is not known.
-    """
-    if pair is not None and metric.share_of_samples:
-        if not pair.clear:
-            return "unclear"
-        return "better" if pair.by > 0 else "worse"
-    error = metric.standard_error(samples, value, other)
-    least = metric.smallest_gain(value, other) if error is None else _CLEAR * error
-    if abs(value - other) <= least:
-        return "unclear"
-    return "better" if metric.gain(value, other) > 0 else "worse"
+def gain(of: Mapping[int, Effect | None]) -> Gain:
+    """Find the clients whose metric differs by more than chance, whatever the number of clients (`holm`)."""
+    known = {client: effect for client, effect in of.items() if effect is not None}
+    corrected = holm([effect.p for effect in known.values()])
+    clear = {client: known[client].by for client, p in zip(known, corrected, strict=True) if p < LEVEL}
+    return Gain(
+        [client for client, by in clear.items() if by > 0],
+        [client for client, by in clear.items() if by < 0],
+        [client for client in of if client not in clear],
+    )
 
 
 def stands_out(samples: int, value: float, mean: float, clients: int, metric: MetricInfo) -> bool:
@@ -198,12 +135,12 @@ class Reference(NamedTuple):
     Attributes:
         mean: The mean of the metric over clients.
         by_client: The metric of each client whose score is known.
-        right: Which test samples of each client are classified correctly, where that is known.
+        predictions: What each client's model predicts for its test samples, where that is known.
     """
 
     mean: float
     by_client: Mapping[int, float]
-    right: RightSamples = MappingProxyType({})
+    predictions: Mapping[int, Predictions] = MappingProxyType({})
 
 
 def read_references(folder: Path, settings: Mapping[str, Any], own: Summary) -> dict[str, Reference]:
@@ -230,7 +167,7 @@ def read_references(folder: Path, settings: Mapping[str, Any], own: Summary) -> 
             continue  # A folder that is no run, or a damaged one, is no reference.
         if summary.data_digest == own.data_digest and _comparable(settings) == _comparable(other):
             scores = {client: value for client, (_, value) in last_scores(path.parent).items()}
-            found[name] = Reference(summary.acc_client, scores, read_right_samples(path.parent))
+            found[name] = Reference(summary.acc_client, scores, last_predictions(path.parent))
     return {name: found[name] for name in ALGORITHMS if name in found}
 
 

@@ -32,7 +32,7 @@ def summary_rows(
         if known and key != "acc_best_round" and (value is None or isinstance(value, int | float)):
             rows.append((key, "-" if value is None else metric.text(value), fill(known, {"metric": metric})))
         elif key == "baseline_gain" and isinstance(value, int | float):
-            rows.append((key, metric.gain_text(value), f"{metric.better} than FedAvg: what grouping gained"))
+            rows.append((key, metric.gain_text(value), "by how much it is better than FedAvg: what grouping gained"))
         elif isinstance(value, float):
             rows.append((key, f"{value:.4g}", ""))
         else:

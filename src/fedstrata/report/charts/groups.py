@@ -9,7 +9,7 @@ import numpy as np
 from numpy import float64
 from numpy.typing import NDArray
 
-from fedstrata.records.schema import Classified, ClientDescriptions
+from fedstrata.records.schema import ClientDescriptions
 from fedstrata.report.clusters import Clusters
 from fedstrata.report.drawing import (
     BARE,
@@ -25,6 +25,7 @@ from fedstrata.report.drawing import (
     rounded,
     shortened,
 )
+from fedstrata.report.reader import RunRecords
 from fedstrata.report.words import capital, joined
 
 MOST_CLUSTERS = 24
@@ -106,6 +107,16 @@ def has_classes(known: ClientDescriptions) -> bool:
     return bool(known.class_counts.shape[1] > 1)
 
 
+def classes_of(records: RunRecords) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return the client, the class and the predicted class of each test sample, (s,) each; None of other data."""
+    found = records.predictions
+    known = records.client_descriptions
+    numbers = known is not None and not has_classes(known)
+    if found is None or numbers or not len(found.client) or not found.of_classes:
+        return None
+    return found.client, found.truth.astype(np.int64), found.predicted.astype(np.int64)
+
+
 def _class_differences(known: ClientDescriptions, own: Sequence[int], others: Sequence[int]) -> list[str]:
     here, there = (known.class_counts[list(clients)].sum(axis=0) for clients in (own, others))
     sums = int(here.sum()), int(there.sum())
@@ -160,8 +171,8 @@ def group_charts(clusters: Clusters) -> list[Chart]:
     if known is None or not describe_clusters(clusters):
         return []
     charts = [class_mix(clusters, known)] if has_classes(known) else []
-    if has_classes(known) and clusters.records.classified is not None:
-        charts.append(recognised_classes(clusters, known, clusters.records.classified))
+    if has_classes(known) and (found := classes_of(clusters.records)) is not None:
+        charts.append(recognised_classes(clusters, known, *found))
     if known.mean_inputs is not None and known.mean_inputs.ndim == 4:
         charts.append(mean_images(clusters, known.mean_inputs))
     elif known.mean_inputs is not None and known.mean_inputs.shape[1] > 1:
@@ -178,14 +189,20 @@ def class_mix(clusters: Clusters, known: ClientDescriptions) -> Chart:
     return chart("class-mix", drawn)
 
 
-def recognised_classes(clusters: Clusters, known: ClientDescriptions, found: Classified) -> Chart:
+def recognised_classes(
+    clusters: Clusters,
+    known: ClientDescriptions,
+    client: NDArray[np.int64],
+    truth: NDArray[np.int64],
+    predicted: NDArray[np.int64],
+) -> Chart:
     """Draw the share of the test samples of each class that the models of each final cluster's clients recognise."""
     names = class_names(known)
-    node_of = np.array([clusters.node_of.get(client, -1) for client in found.client.tolist()], dtype=np.int64)
+    node_of = np.array([clusters.node_of.get(each, -1) for each in client.tolist()], dtype=np.int64)
     rows = []
     for node in clusters.finals:
-        own = (node_of == node) & (found.truth < len(names))
-        rows.append(recognised(found.truth[own], found.predicted[own], len(names)))
+        own = (node_of == node) & (truth < len(names))
+        rows.append(recognised(truth[own], predicted[own], len(names)))
     hover = "%{z:.1f} % of class %{x} recognised"
     drawn = _rows(clusters, np.array(rows), names, "class", SEQUENTIAL, hover, (0.0, 100.0))
     return chart("recognised-classes", drawn)

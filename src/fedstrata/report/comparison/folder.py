@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from math import sqrt
 from pathlib import Path
-from statistics import mean, stdev
-from typing import Any, NamedTuple
+from statistics import mean
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from scipy.special import stdtrit
 
 from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
 from fedstrata.objective.metric_info import SMALLEST_DIFFERENCE, MetricInfo
 from fedstrata.records.schema import Count, Round, first_problem
+from fedstrata.report.differences import LEVEL, Effect
 from fedstrata.report.reader import read_rounds
 from fedstrata.report.references import has_personal_models
 from fedstrata.report.summary import warnings
+
+SAME_TESTS = 0.999
+"""The overlap of test samples from on which all seeds have the same ones."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ class Difference:
         seeds: The seeds that both have.
         values: By how much the one is better than the other, for each of these seeds; negative where it is worse.
         smallest: The smallest difference that can be seen where the metric is shown.
+        effect: The mean with its interval and its test; None where nobody knows how much of it is chance.
+        corrected: The p-value, corrected for all differences of the comparison; None without an effect.
+        another_start: Whether neither of them ever had more than one group, so that they differ by their start alone.
     """
 
     algorithm: str
@@ -73,28 +77,14 @@ class Difference:
     seeds: tuple[int, ...]
     values: tuple[float, ...]
     smallest: float = SMALLEST_DIFFERENCE
+    effect: Effect | None = None
+    corrected: float | None = None
+    another_start: bool = False
 
-    @cached_property
+    @property
     def mean(self) -> float:
         """The mean over the seeds."""
         return mean(self.values)
-
-    @cached_property
-    def spread(self) -> float | None:
-        """The standard deviation (n - 1) of the differences; None for a single seed."""
-        return stdev(self.values) if len(self.values) > 1 else None
-
-    @property
-    def margin(self) -> float | None:
-        """Half the width of the 95 % t-interval of the mean over the seeds; None where the seeds do not tell the noise.
-
-        They do not where there is one, or where all have the same difference: with few test samples, one more that is
-        right is often the whole of it, with one seed as with another.
-        """
-        if self.spread is None or self.spread < self.smallest:
-            return None
-        quantile = float(stdtrit(len(self.values) - 1, 0.975))
-        return quantile * self.spread / sqrt(len(self.values))
 
     @property
     def above(self) -> int:
@@ -103,8 +93,55 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the mean is beyond the noise, and not a difference that no reader would see."""
-        return self.margin is not None and self.mean > self.margin and self.mean >= self.smallest
+        """Whether one is better than the other: by more than chance, and by what a reader would see."""
+        found = self.corrected is not None and self.corrected < LEVEL and self.mean >= self.smallest
+        return found and not self.another_start
+
+
+@dataclass(frozen=True)
+class SiteDifference:
+    """How much better one client is served by an algorithm than by a reference.
+
+    Attributes:
+        algorithm: The algorithm.
+        reference: Training alone, or one model for all.
+        effect: The difference with its interval and its test; None where nobody knows how much of it is chance.
+        corrected: The p-value, corrected for all clients and algorithms of the table; None without an effect.
+    """
+
+    algorithm: str
+    reference: str
+    effect: Effect | None
+    corrected: float | None
+
+    @property
+    def verdict(self) -> Literal["better", "worse", "unclear"]:
+        """Whether the client is better or worse off, by more than chance."""
+        if self.effect is None or self.corrected is None or self.corrected >= LEVEL:
+            return "unclear"
+        return "better" if self.effect.by > 0 else "worse"
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a comparison says to one client.
+
+    Attributes:
+        client: The id of the client.
+        values: Its metric by algorithm, the mean over the seeds; None where no run has it.
+        differences: How much better each algorithm serves it than the references do.
+        fewest: The least test samples of one of its classes with any seed; None where there are no classes.
+    """
+
+    client: int
+    values: Mapping[str, float | None]
+    differences: tuple[SiteDifference, ...]
+    fewest: int | None
+
+    @property
+    def effects(self) -> list[Effect]:
+        """The differences whose chance is known."""
+        return [each.effect for each in self.differences if each.effect is not None]
 
 
 @dataclass(frozen=True)
@@ -117,6 +154,7 @@ class Outcome:
         folder: The folder of its records; in ``comparison.json`` relative to that of the comparison.
         summary: The content of its ``summary.json``; None for a run that failed.
         clients: The metric of each client at the end, on its own test samples; without those of unknown score.
+        one_group: Whether the algorithm looked for groups and never had more than one.
         error: Why it failed, in one line.
         traceback: Where it failed.
     """
@@ -126,6 +164,7 @@ class Outcome:
     folder: Path
     summary: Mapping[str, Any] | None = None
     clients: Mapping[int, float] | None = None
+    one_group: bool = False
     error: str = ""
     traceback: str = ""
 
@@ -195,19 +234,26 @@ class Document(BaseModel):
         metric: The metric of all runs.
         clients: The name of each client, by its id, (n,).
         warnings: What looks wrong with the data of the runs.
+        same_clients: Whether all seeds have the same clients, whose samples each seed divides into training and test.
+        overlap: The share of test samples that two seeds have in common; None where there is one seed.
+        sites: What it says to each client, those who would lose first; empty where seeds have other clients, or where
+            there is no reference.
         sweep: The choice among the runs, where they are the settings of a sweep.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     experiment: dict[str, Any]
-    jobs: JobCount | None
+    jobs: JobCount | None = None
     runs: tuple[Outcome, ...]
     table: tuple[Row, ...]
     differences: tuple[Difference, ...]
     metric: MetricInfo
-    clients: tuple[str, ...]
+    clients: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    same_clients: bool = False
+    overlap: float | None = None
+    sites: tuple[Site, ...] = ()
     sweep: SweepChoice | None = None
 
     @property

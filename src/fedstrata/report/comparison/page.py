@@ -13,12 +13,15 @@ from fedstrata.report.catalogue import say
 from fedstrata.report.comparison.charts import Style, comparison_charts
 from fedstrata.report.comparison.folder import ComparisonFolder, Document, Outcome, read_comparison
 from fedstrata.report.comparison.words import (
+    FEW,
     choice_text,
-    difference_text,
     gains,
     pair_table,
     result_text,
     row_kind,
+    scope_text,
+    site_answers,
+    site_tables,
     table_of,
 )
 from fedstrata.report.drawing import dash_of, palette
@@ -68,16 +71,19 @@ def _render(folder: ComparisonFolder) -> str:
         title=f"{plural(len(rows), kind)} on {data_name(document.setting('data', 'name'))}",
         kind=kind,
         # By test data, which the table has, nothing may be chosen in a sweep.
-        sentence=choice_text(sweep, metric) if sweep else result_text(rows, document.differences, metric, kind),
+        sentence=choice_text(sweep, metric) if sweep else result_text(document),
+        answers=site_answers(document),
+        sites=site_tables(document),
         gains=gains(document, folder.algorithms),
+        scope=scope_text(document),
         facts=_facts(document),
         notes=[*map(capital, document.warnings), *folder.notes, *_notes_of_runs(document.runs)],
         charts=charts,
         styles=styles,
         table=table_of(rows, metric, kind),
         names=[row.algorithm for row in rows],
-        pairs=pair_table(rows, document.differences, metric),
-        differences=[difference_text(each, metric) for each in document.differences],
+        pairs=pair_table(document),
+        few=FEW,
         metric=metric,
         page_of=lambda run: quote(f"{run.folder.as_posix()}/report.html"),
         command=_command(document),

@@ -5,10 +5,18 @@ from typing import Any, NamedTuple
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.report.catalogue import WORDS, fill, say
-from fedstrata.report.comparison.folder import Difference, Document, Row, Statistic, SweepChoice
+from fedstrata.report.comparison.folder import (
+    SAME_TESTS,
+    Difference,
+    Document,
+    Row,
+    SiteDifference,
+    Statistic,
+    SweepChoice,
+)
 from fedstrata.report.references import ALGORITHMS as REFERENCES
 from fedstrata.report.references import reference_text
-from fedstrata.report.words import DASH, duration, joined, size
+from fedstrata.report.words import DASH, ClientNames, duration, joined, size
 
 
 def choice_text(choice: SweepChoice, metric: MetricInfo) -> str:
@@ -38,12 +46,15 @@ _SHOWN: Mapping[str, Callable[[Statistic], str]] = {
 }
 """How the measures are shown that are no values of the metric."""
 
+FEW = 5
+"""Test samples of a class. What rests on fewer is marked."""
+
 COLUMNS = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes", "seconds")
 """The measures of every table, in the order of its columns."""
 
 
 class Table(NamedTuple):
-    """A table of algorithms, or of the settings of a sweep.
+    """A table of algorithms, of the settings of a sweep, or of their differences.
 
     Attributes:
         titles: Its headings, and what the numbers under each of them mean.
@@ -51,7 +62,7 @@ class Table(NamedTuple):
     """
 
     titles: Mapping[str, str]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 def row_kind(sweep: SweepChoice | None) -> str:
@@ -89,14 +100,27 @@ def _cells(row: Row, measures: Sequence[str], metric: MetricInfo) -> tuple[str, 
     return (row.algorithm, seeds, *(show(key, row.figures[key]) for key in measures))
 
 
-def difference_text(difference: Difference, metric: MetricInfo) -> str:
+def difference_text(difference: Difference, document: Document) -> str:
     """Return a difference in words."""
-    return say("comparison", "difference", by=difference, metric=metric)
+    return say("comparison", "difference", by=difference, metric=document.metric, count=_corrected(document))
 
 
-def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: MetricInfo, kind: str) -> str:
-    """Return which row is the best in words, or that none is beyond the noise. The arguments are as in `table_of`."""
-    known = [(row.algorithm, number) for row in rows if (number := row.figures["acc_client"]) is not None]
+def _corrected(document: Document) -> int:
+    """Return the number of differences for which their p-values are corrected."""
+    return sum(each.corrected is not None for each in document.differences)
+
+
+def scope_text(document: Document) -> str:
+    """Return which question the tests of a comparison answer."""
+    words = {"seeds": len(document.seeds), "overlap": document.overlap, "same_clients": document.same_clients}
+    return say("comparison", "scope", **words, same_tests=(document.overlap or 0) >= SAME_TESTS)
+
+
+def result_text(document: Document) -> str:
+    """Return which row is the best in words, or that none is beyond the noise."""
+    metric = document.metric
+    kind = row_kind(document.sweep)
+    known = [(row.algorithm, number) for row in document.table if (number := row.figures["acc_client"]) is not None]
     ranked = sorted(known, key=lambda pair: -metric.quality(pair[1].mean))
     if not ranked:
         return say("comparison", "nothing_finished")
@@ -104,7 +128,7 @@ def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: 
     words = {"first": first, "value": number, "metric": metric}
     if len(ranked) == 1:
         return say("comparison", "only_one", **words)
-    paired = {(each.algorithm, each.other): each for each in differences}
+    paired = {(each.algorithm, each.other): each for each in document.differences}
     against = {name: paired.get((first, name)) or paired.get((name, first)) for name, _ in ranked[1:]}
     doubtful = dict[str, list[str]]()
     for name, each in against.items():
@@ -116,14 +140,16 @@ def result_text(rows: Sequence[Row], differences: Sequence[Difference], metric: 
     outcome = "no_best" if doubts else "best"
     text = say("comparison", outcome, kind=kind, count=len(ranked), doubts=doubts, **words)
     closest = against[ranked[1][0]]
-    return text if closest is None else f"{text} {difference_text(closest, metric)}."
+    return text if closest is None else f"{text} {difference_text(closest, document)}."
 
 
 def _doubt(first: str, difference: Difference | None) -> str:
     """Return what a difference leaves open, by its name in the catalogue; empty where the first row is better."""
     if difference is None:
         return "no_common_seed"
-    if difference.margin is None and any(difference.values):
+    if difference.another_start:
+        return "another_start"
+    if difference.effect is None and any(difference.values):
         return "unknown_noise"
     if not difference.clear:
         return "within_noise"
@@ -161,35 +187,89 @@ def _against(name: str, words: str, document: Document) -> str:
     return say("comparison", "against", reference=words, found=kinds) if any(kinds.values()) else ""
 
 
-class PairCell(NamedTuple):
-    """How much better the algorithm of a row is than that of a column.
+def pair_table(document: Document) -> Table:
+    """Return the difference of every two algorithms, those from a reference first."""
+    metric = document.metric
+
+    def place(each: Difference) -> int:
+        return min((REFERENCES.index(name) for name in (each.algorithm, each.other) if name in REFERENCES), default=9)
+
+    rows = []
+    for each in sorted(document.differences, key=place):
+        effect = each.effect
+        interval = DASH if effect is None else metric.interval_text(effect.low, effect.high)
+        p = DASH if each.corrected is None else f"{each.corrected:.2g}"
+        verdict = say("comparison", "verdict", by=each)
+        seeds = f"{each.above} of {len(each.seeds)}"
+        rows.append((each.algorithm, each.other, metric.gain_text(each.mean), interval, p, seeds, verdict))
+    return Table(dict(WORDS["pair"]), rows)
+
+
+class SiteCell(NamedTuple):
+    """What a table of clients says of one client and one algorithm.
 
     Attributes:
-        difference: The difference; a dash where there is none.
-        spread: Its standard deviation; empty where there is one seed.
-        seeds: In how many seeds the row is better.
-        clear: "better" or "worse" where the difference is beyond the noise, otherwise empty.
+        value: The metric, the mean over the seeds.
+        gain: How much better that is than with the reference, with its interval; empty where it is not known.
+        verdict: "better" or "worse" where that is more than chance, otherwise empty.
     """
 
-    difference: str
-    spread: str
-    seeds: str
-    clear: str
+    value: str
+    gain: str
+    verdict: str
+
+    def __str__(self) -> str:
+        """The cell in one line."""
+        return f"{self.value}{f' ({self.gain})' if self.gain else ''}{f' {self.verdict}' if self.verdict else ''}"
 
 
-def pair_table(rows: Sequence[Row], differences: Sequence[Difference], metric: MetricInfo) -> list[list[PairCell]]:
-    """Return the difference of every algorithm to each other one, (rows, rows)."""
-    cells_of: dict[tuple[str, str], PairCell] = {}
-    for each in differences:
-        count = len(each.seeds)
-        size_text = metric.gain_text(each.mean)
-        spread = "" if each.spread is None else f"± {metric.gain_text(each.spread)}"
-        worse = sum(value < 0 for value in each.values)
-        plus, minus = ("+", "\N{MINUS SIGN}") if each.mean else ("", "")
-        better_text, worse_text = ("better", "worse") if each.clear else ("", "")
-        cells_of[each.algorithm, each.other] = PairCell(
-            plus + size_text, spread, f"{each.above} of {count}", better_text
-        )
-        cells_of[each.other, each.algorithm] = PairCell(minus + size_text, spread, f"{worse} of {count}", worse_text)
-    names = [row.algorithm for row in rows]
-    return [[cells_of.get((row, column), PairCell(DASH, "", "", "")) for column in names] for row in names]
+def site_tables(document: Document) -> dict[str, list[tuple[str, list[SiteCell]]]]:
+    """Return for each reference a table with a row for each client: its name and a cell for each algorithm.
+
+    A name ends with an asterisk where fewer than `FEW` test samples of a class stand behind it.
+    """
+    names = ClientNames(document.clients)
+    metric = document.metric
+    found = dict[str, list[tuple[str, list[SiteCell]]]]()
+    for site in document.sites:
+        name = names.of(site.client) + ("*" if site.fewest is not None and site.fewest < FEW else "")
+        for reference in dict.fromkeys(each.reference for each in site.differences):
+            by_algorithm = {each.algorithm: each for each in site.differences if each.reference == reference}
+            cells = [_site_cell(value, by_algorithm.get(own), metric) for own, value in site.values.items()]
+            found.setdefault(reference, []).append((name, cells))
+    return found
+
+
+def _site_cell(value: float | None, difference: SiteDifference | None, metric: MetricInfo) -> SiteCell:
+    effect = difference and difference.effect
+    gain = ""
+    if effect:
+        gain = f"{metric.gain_text(effect.by)}; {metric.interval_text(effect.low, effect.high)}"
+    verdict = difference.verdict if difference else "unclear"
+    return SiteCell(metric.text(value), gain, "" if verdict == "unclear" else verdict)
+
+
+def site_answers(document: Document) -> dict[str, list[str]]:
+    """Return the questions of who runs a site, each with its answers; {} where nothing is said to single clients."""
+    if not document.sites:
+        return {}
+    names = ClientNames(document.clients)
+    found = dict[str, list[str]]()
+    for reference in REFERENCES[::-1]:  # training alone first
+        told = []
+        for algorithm in dict.fromkeys(each.algorithm for site in document.sites for each in site.differences):
+            verdicts: dict[str, list[int]] = {"better": [], "worse": [], "unclear": []}
+            for site in document.sites:
+                for each in site.differences:
+                    if (each.algorithm, each.reference) == (algorithm, reference):
+                        verdicts[each.verdict].append(site.client)
+            if any(verdicts.values()):
+                words = {"algorithm": algorithm, "names": names, "found": verdicts}
+                told.append(say("comparison", "site_answer", **words))
+        found[say("comparison", f"site_question_{reference}")] = told or [say("comparison", f"no_{reference}")]
+    joined_by = [(site, each) for site in document.sites for each in site.differences if each.reference == "local"]
+    worse, better = ({site.client for site, each in joined_by if each.verdict == kind} for kind in ("worse", "better"))
+    alone = sorted(worse - better)
+    if joined_by:
+        found[say("comparison", "site_question_alone")] = [say("comparison", "site_alone", names=names, alone=alone)]
+    return found

@@ -1,15 +1,16 @@
-"""What the model of each client takes its test samples for, at the end of a run."""
+"""What the model of each client predicts for its test samples, at the end of a run."""
 
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import roc_auc_score
 
 import fedstrata as fs
 from builders import keys, run
-from fedstrata.records.arrays import read_right_samples
+from fedstrata.records.arrays import last_predictions
 from fedstrata.report import build
 from fedstrata.report.summary import summary_rows
 from fedstrata.report.words import DASH
@@ -21,7 +22,7 @@ KEYS = keys(rounds=3)
 
 def right(folder: Path) -> dict[int, tuple[int, int]]:
     """The test samples of each client, and how many of them its model recognises."""
-    return {client: (len(row), int(row.sum())) for client, row in read_right_samples(folder).items()}
+    return {client: (len(rows.right), int(rows.right.sum())) for client, rows in last_predictions(folder).items()}
 
 
 def scored(folder: Path, rounds: int) -> dict[int, tuple[int, int]]:
@@ -56,14 +57,40 @@ def test_a_loss_of_ones_own_has_classes_too(tmp_path: Path) -> None:
     assert right(done.folder) == scored(done.folder, 3)
 
 
-def test_numbers_are_no_classes(tmp_path: Path) -> None:
-    numbers = run(tmp_path / "numbers", KEYS, rounds=1, local={"loss": "mse", "lr": 0.001})
-    assert not (numbers.folder / "classified.parquet").exists()
+def test_numbers_are_predicted_too(tmp_path: Path) -> None:
+    """The mean squared error of each client is that of its scores."""
+    done = run(tmp_path / "numbers", KEYS, rounds=1, local={"loss": "mse", "metric": "mse", "lr": 0.001})
+    scores = pq.read_table(done.folder / "clients" / "00001.parquet").to_pylist()
+    for row in scores:
+        found = last_predictions(done.folder)[row["client"]]
+        assert np.mean((found.predicted - found.truth) ** 2) == pytest.approx(row["accuracy"], rel=1e-5)
+
+
+def test_a_window_has_the_unit_of_its_recording_and_a_sample_its_place_in_the_data(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = {"who": ["a", "b"] * 20, "day": np.arange(40) // 4, "size": rng.normal(size=40), "y": [0, 0, 1, 1] * 10}
+    pq.write_table(pa.table(frame), tmp_path / "days.parquet")
+    data = {"name": str(tmp_path / "days.parquet"), "unit": "day", "label": "y"}
+    keys = {"rounds": 1, "data": data, "partition": {"column": "who"}, "model": {"name": "mlp"}}
+    for client, found in last_predictions(fs.run(keys, tmp_path / "run", quiet=True).folder).items():
+        assert set(found.sample % 2) == {client}, "rows alternate between the clients"
+        days = found.sample // 4
+        assert all((found.unit[days == day] == found.unit[days == day][0]).all() for day in set(days))
+        assert len(set(found.unit)) == len(set(days)) and np.isfinite(found.score).all()
+
+
+def test_several_numbers_are_no_single_prediction(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    clients = {name: tuple(rng.normal(size=(20, width)).astype(np.float32) for width in (6, 3)) for name in ("a", "b")}
+    keys = {"rounds": 1, "local": {"loss": "mse", "metric": "mse"}}
+    found = last_predictions(fs.run(keys, tmp_path / "run", clients=clients, quiet=True).folder)
+    assert sorted(found) == [0, 1]
+    assert all(np.isnan(rows.predicted).all() and len(rows.sample) for rows in found.values())
 
 
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", KEYS, rounds=1).folder
-    assert (folder / "classified.parquet").stat().st_mode & 0o077 == 0
+    assert (folder / "predictions.parquet").stat().st_mode & 0o077 == 0
 
 
 def test_probabilities_are_those_of_the_models_that_clients_use(
