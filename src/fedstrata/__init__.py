@@ -198,7 +198,8 @@ def compare(
         source: The experiment, as in `run`. Its table ``[algorithms.<name>]`` holds the keys of one of the algorithms.
         algorithms: Names of ``ALGORITHMS``, ``"package.module:Class"``, or objects of algorithms, as in `run`. A
             single one need not be in a list.
-        seeds: The seeds with which each algorithm is run; None is the seed of the experiment.
+        seeds: The seeds with which each algorithm is run; None is the seed of the experiment, or with ``data.folds``
+            those of all folds and repeats.
         out: The folder of the comparison, with a folder for every run; by default a new one in ``runs``.
         clients: The data of each client, as in `run`.
         sets: Changes of the source, as in `run`.
@@ -246,7 +247,8 @@ def sweep(
         source: The experiment, as in `run`.
         grid: The values of each key, such as ``{"local.lr": [0.01, 0.05], "algorithm.k": [2, 4]}``. Keys of algorithm,
             personal, local, server, cohort and model can be varied, and inputs, normalise, public and size of data.
-        seeds: The seeds with which each setting is run; None is the seed of the experiment.
+        seeds: The seeds with which each setting is run; None is the seed of the experiment, or with ``data.folds``
+            those of all folds and repeats.
         out: The folder of the sweep, with a folder for every run; by default a new one in ``runs``.
         clients: The data of each client, as in `run`.
         sets: Changes for all settings, as in `run`.

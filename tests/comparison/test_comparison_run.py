@@ -17,6 +17,7 @@ from fedstrata.algorithms.adacfl import AdaCFL
 from fedstrata.algorithms.ditto import Ditto
 from fedstrata.base.errors import InputError, PartitionError
 from fedstrata.build.build import build_run
+from fedstrata.config import load_experiment
 from fedstrata.core import Plan, Report, Score
 from fedstrata.engine import Loop
 from fedstrata.play.interrupt import Stopped
@@ -173,6 +174,17 @@ def test_algorithms_and_seeds_can_be_added_to_a_comparison(tmp_path: Path) -> No
     assert [run.folder.name for run in more.runs] == ["fedavg-0", "hicfl-0", "fedavg-1", "hicfl-1"]
     whole = compare(tmp_path / "whole", ("fedavg", "hicfl"), seeds=[0, 1])
     assert [left(run.folder) for run in more.runs] == [left(run.folder) for run in whole.runs]
+
+
+def test_a_comparison_tests_all_folds_and_more_repeats_can_be_added(tmp_path: Path) -> None:
+    folds = {**KEYS, "rounds": 1, "data": {"name": "digits", "clients": 8, "samples": 60, "folds": 2}}
+    first = compare(tmp_path / "all", ("fedavg",), keys=folds)
+    assert [run.folder.name for run in first.runs] == ["fedavg-0", "fedavg-1"]
+    more = compare(tmp_path / "all", ("fedavg",), keys=folds, sets=["data.repeats=2"], resume=True)
+    assert [run.folder.name for run in more.runs] == [f"fedavg-{seed}" for seed in range(4)]
+    assert all(run.summary for run in more.runs)
+    tested = [build_run(load_experiment(run.folder / "experiment.toml")).client_data.test(0) for run in more.runs]
+    assert {*tested[0].tolist()}.isdisjoint(tested[1].tolist())
 
 
 def test_an_algorithm_that_fails_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

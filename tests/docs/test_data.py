@@ -111,6 +111,7 @@ FILES: dict[str, Callable[[], None]] = {
     "ward.toml": write_ward,
     "program.py": write_program,
     "sites.toml": write_sites,
+    "folds.toml": write_visits,
     "own_split.toml": write_split,
     "photos.toml": write_photos,
     "motion.toml": write_motion,

@@ -350,6 +350,7 @@ def test_a_node_that_does_not_tell_what_an_algorithm_compares_is_rejected_alone(
         ({"network": {"compression": "int8"}}, "network.compression"),
         ({"attack": {"kind": "zero"}}, "attack.kind"),
         ({"data": {"validation": 0.2}}, "data.validation"),
+        ({"data": {"folds": 5}}, "data.folds"),
         ({"cohort": {"sampling": "size"}}, "cohort.sampling"),
         ({"report": {"baseline": True}}, "report.baseline"),
     ],

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedstrata.base.errors import PartitionError
 from fedstrata.partition import Partition, partition_samples, scheme_from
+from fedstrata.partition.partitioning import deal_folds
 from fedstrata.partition.scheme import IntArray, class_counts
 
 CLASSES = 5
@@ -40,12 +41,12 @@ def world(seed: int, each: int) -> tuple[IntArray, IntArray]:
 
 
 def partition_of(
-    keys: dict[str, object], clients: int, samples: int, seed: int, test: float = 0.2
+    keys: dict[str, object], clients: int, samples: int, seed: int, test: float = 0.2, folds: int | None = None
 ) -> tuple[Partition, IntArray]:
     labels, owner = world(seed=clients, each=600)
     scheme, columns = scheme_from(keys), {"owner": owner}
     sizes: dict[str, Any] = {"clients": clients, "samples": samples, "classes": CLASSES}
-    return partition_samples(scheme, labels, **sizes, test=test, seed=seed, columns=columns), labels
+    return partition_samples(scheme, labels, **sizes, test=test, seed=seed, columns=columns, folds=folds), labels
 
 
 def mixes(made: Partition, labels: IntArray) -> list[list[int]]:
@@ -162,3 +163,48 @@ def test_majorities_that_are_no_larger_than_the_rest_are_one_group(classes: int)
     labels = np.arange(classes * 60) % classes
     found = partition_samples(scheme, labels, clients=6, samples=classes, test=0.0, seed=0, classes=classes)
     assert found.truth is not None and found.truth.tolist() == [0] * 6
+
+
+# With the other schemes, a client may have fewer samples than folds.
+@pytest.mark.parametrize("name", [*EXACT, "shards", "natural"])
+@settings(max_examples=6, deadline=None)
+@given(clients=counts, samples=st.sampled_from([0, 20]), folds=st.integers(2, 5), repeat=seeds)
+def test_the_seeds_of_a_repeat_test_every_sample_of_every_client_once(
+    name: str, clients: int, samples: int, folds: int, repeat: int
+) -> None:
+    keys, own = {**EXACT, **VARIED}[name], range(repeat * folds, (repeat + 1) * folds)
+    made = [partition_of(keys, clients, samples, seed, test=1 / folds, folds=folds)[0] for seed in own]
+    for client in range(clients):
+        tested = np.sort(np.concatenate([each.test[client] for each in made]))
+        for each in made:
+            assert np.array_equal(np.sort(np.concatenate([each.train[client], each.test[client]])), tested)
+        assert max(len(each.test[client]) for each in made) - min(len(each.test[client]) for each in made) <= 1
+
+
+units_of_classes = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), min_size=2, max_size=20)
+
+
+@settings(max_examples=60, deadline=None)
+@given(units=units_of_classes, folds=st.integers(2, 6), seed=seeds)
+def test_folds_have_whole_units_and_as_many_of_each_class_to_one_unit(
+    units: list[tuple[int, int]], folds: int, seed: int
+) -> None:
+    folds = min(folds, len(units))
+    classes, sizes = np.array(units).T
+    labels, unit = np.repeat(classes, sizes), np.repeat(np.arange(len(units)), sizes)
+    found = deal_folds(labels, folds, np.random.default_rng(seed), unit)
+    fold_of_unit = [set(found[unit == each].tolist()) for each in range(len(units))]
+    assert {len(each) for each in fold_of_unit} == {1}
+    dealt = np.array([each.pop() for each in fold_of_unit])
+    for some in (np.isin(classes, label) for label in ([0], [1], [2], [3], range(4))):
+        of_fold = np.bincount(dealt[some], minlength=folds)
+        assert of_fold.max() - of_fold.min() <= 1
+    assert np.bincount(dealt, minlength=folds).min() >= 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(labels=st.lists(st.integers(0, 3), min_size=3, max_size=30), seed=seeds)
+def test_folds_do_not_depend_on_the_numbers_that_stand_for_the_classes(labels: list[int], seed: int) -> None:
+    renamed = np.array([2, 0, 3, 1])[labels]
+    one, two = (deal_folds(each, 3, np.random.default_rng(seed)) for each in (np.array(labels), renamed))
+    assert np.array_equal(one, two)

@@ -154,6 +154,32 @@ def test_a_client_of_one_trial_or_one_sample_cannot_be_split() -> None:
         split(integers(0, 1, 0), 2, IID())
 
 
+def test_each_fold_of_a_subject_has_whole_trials_and_repeats_are_shuffled_anew() -> None:
+    """Subjects of 4, 5 and 6 trials in 2 folds: fold 0 of a client has the odd trial."""
+    labels, columns = recordings()
+    trials = columns["trial"]
+    splits = [
+        split(labels, 3, Natural(column="subject"), test=0.5, columns=columns, unit=trials, folds=2, seed=seed)
+        for seed in range(20)
+    ]
+    for first, second in zip(splits[::2], splits[1::2], strict=True):
+        assert [len(part) for part in first.test] == [20, 30, 30]
+        assert [len(part) for part in second.test] == [20, 20, 30]
+        for client in range(3):
+            assert np.array_equal(first.test[client], second.train[client])
+            assert not set(trials[first.test[client]]) & set(trials[second.test[client]])
+    assert len({tuple(each.test[2].tolist()) for each in splits[::2]}) > 1
+
+
+def test_a_client_with_fewer_units_or_samples_than_folds_is_named() -> None:
+    labels, columns = recordings()
+    keys: dict[str, Any] = {"columns": columns, "folds": 5, "test": 0.2}
+    with pytest.raises(PartitionError, match="client 1 cannot be split: it has 4 independent units and needs 5"):
+        split(labels, 3, Natural(column="subject"), unit=columns["trial"], **keys)
+    with pytest.raises(PartitionError, match="client 0 cannot be split: it has 4 samples and needs 5"):
+        split(integers(0, 1, 0, 1), 1, IID(), **keys)
+
+
 def test_a_column_that_is_not_there_is_an_error_that_lists_the_others() -> None:
     labels, columns = recordings()
     with pytest.raises(PartitionError, match=r"^partition.column = 'user': the data has subject, trial$"):

@@ -18,6 +18,7 @@ def rules_elsewhere(experiment: Experiment) -> dict[str, bool]:
         "events.change: expected none, as clients' data are their own": not experiment.events.change,
         "attack.kind: expected 'none'": experiment.attack.all_honest,
         "data.validation: expected 0, as test samples alone are held out": not experiment.data.validation,
+        "data.folds: expected none, as clients hold out their own test samples": experiment.data.folds is None,
         "cohort.sampling: expected 'uniform' or 'poisson', as clients tell how many samples they have with their first "
         "work; list cohort.weights instead": experiment.cohort.sampling != "size",
         "local.class_weights: expected a list of weights, as clients do not tell how many samples of each class they "

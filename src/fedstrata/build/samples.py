@@ -115,6 +115,7 @@ def partition_of(experiment: Experiment, dataset: data.Dataset, own_test: int) -
             unit=units,
             own_test=own_test,
             spread_units=spread,
+            folds=wanted.folds,
         )
         if share := wanted.validation:
             partition = with_validation(partition, labels, share, experiment.seed, units, spread_units=spread)
@@ -124,6 +125,8 @@ def partition_of(experiment: Experiment, dataset: data.Dataset, own_test: int) -
         # What was left out of the files may be why too little is there.
         notes = "".join(f". {note}" for note in dataset.notes)
         key = f"data.clients = {wanted.clients}, data.samples = {wanted.samples}"
+        if wanted.folds:
+            key += f", data.folds = {wanted.folds}"
         raise PartitionError(f"{key}: {error}{notes}") from None
     _refuse_turns(dataset, partition)
     _refuse_unseen_groups(dataset, partition)

@@ -31,7 +31,8 @@ NewFolder = Annotated[
 ]
 
 Seeds = Annotated[
-    str | None, typer.Option("--seeds", metavar="SEED,SEED", help="Seeds for each; by default the experiment's.")
+    str | None,
+    typer.Option("--seeds", metavar="SEED,SEED", help="Seeds for each; by default the experiment's, or all folds."),
 ]
 
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")]

@@ -95,11 +95,15 @@ def begun_experiment(given: Experiment, folder: Path) -> Experiment:
     now["engine"] |= {key: value for key, value in before["engine"].items() if now["engine"].get(key) == "auto"}
     if before["data"].get("unit") == TRIAL_COLUMN:
         now["data"].setdefault("unit", TRIAL_COLUMN)
+    # How often a comparison is repeated changes none of its runs.
+    now["data"]["repeats"] = before["data"]["repeats"]
     refuse_other(now, before, folder)
     name = own.engine.name if given.engine.name == "auto" else given.engine.name
     workers = given.engine.workers or own.engine.workers
     engine = own.engine.model_copy(update={"name": name, "workers": workers, "timeout": given.engine.timeout})
-    data = own.data.model_copy(update={"root": given.data.root or own.data.root, "memory": given.data.memory})
+    wanted = given.data
+    changes = {"root": wanted.root or own.data.root, "memory": wanted.memory, "repeats": wanted.repeats}
+    data = own.data.model_copy(update=changes)
     free = {
         "label": given.label or own.label,
         "rounds": given.rounds,

@@ -92,7 +92,7 @@ def choose_sweep(
         source: The experiment, as `load_experiment` takes it.
         grid: The values of each key, by its dotted name: keys of the tables `SWEPT_TABLES`, but for ``local.metric``,
             and those of ``[data]`` in `SWEPT_DATA_KEYS`.
-        seeds: The seeds that each setting is run with; None is the seed of the experiment.
+        seeds: The seeds that each setting is run with; None is `Experiment.default_seeds`.
         sets: Changes for all settings, as `load_experiment` takes them.
         out: The folder of the sweep; None is ``runs/<file>-sweep``, numbered from the second on.
         resume: Whether to go on with the sweep in the folder. Runs that it does not hold yet are added.
@@ -103,7 +103,7 @@ def choose_sweep(
     """
     base = load_experiment(source, sets)
     _check_grid(grid)
-    chosen = check_seeds(seeds, base.seed, prod(map(len, grid.values())))
+    chosen = check_seeds(seeds, base, prod(map(len, grid.values())))
     # Every combination, the last key changing fastest.
     combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     settings = {_label(setting): setting for setting in combinations}

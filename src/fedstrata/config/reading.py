@@ -275,7 +275,13 @@ def _with_data(experiment: Experiment, location: Location) -> Experiment:
     # Of digits, and of data of the user's own, clients take all samples there are.
     if "samples" not in given and (location.info is None or location.info.samples > 0):
         found["samples"] = 0
-    if "test" not in given and location.info is None and has_own_test(location):
+    folds = experiment.data.folds
+    if (folds or "test" not in given) and location.info is None and has_own_test(location):
+        if folds:
+            raise ExperimentError(
+                f"data.folds = {folds}: expected data without test samples of their own, found some; leave data.folds "
+                "out, or mark all samples for training"
+            )
         found["test"] = OWN_TEST
     return experiment.model_copy(update={"data": experiment.data.model_copy(update=found)})
 

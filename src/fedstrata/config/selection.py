@@ -117,7 +117,7 @@ def choose_all(
         algorithms: The names of registered algorithms, ``"package.module:Class"``, names of tables in ``[algorithms]``
             that have a ``name``, or objects of algorithms; a single one need not be in a list. With
             ``report.baseline`` FedAvg is added to them.
-        seeds: The seeds that each algorithm is run with; None is the seed of the experiment.
+        seeds: The seeds that each algorithm is run with; None is `Experiment.default_seeds`.
         sets: Changes, as `load_experiment` takes them. Those of the table ``algorithm`` are for the algorithm that it
             names.
         out: The folder of the comparison; None is ``runs/<file>-compare``, numbered from the second on.
@@ -137,7 +137,7 @@ def choose_all(
     if entries and base.report.baseline and BASELINE_ALGORITHM not in names:
         entries += _entries([BASELINE_ALGORITHM], base)
     labels = [label for label, _ in entries]
-    chosen = check_seeds(seeds, base.seed, len(entries))
+    chosen = check_seeds(seeds, base, len(entries))
     others = [text for text in sets if text.split("=")[0].split(".")[0].strip() != "algorithm"]
     if len(others) < len(sets) and base.algorithm.name not in labels:
         unused = next(text for text in sets if text not in others)
@@ -154,12 +154,12 @@ def choose_all(
     return comparison_folder(experiments, chosen, source, "compare", out, resume=resume)
 
 
-def check_seeds(seeds: Iterable[int] | None, own: int, settings: int) -> Sequence[int]:
+def check_seeds(seeds: Iterable[int] | None, base: Experiment, settings: int) -> Sequence[int]:
     """Return the seeds of a comparison or a sweep.
 
     Args:
-        seeds: The seeds that were given; None is the seed of the experiment.
-        own: The seed of the experiment.
+        seeds: The seeds that were given; None is `Experiment.default_seeds`.
+        base: The experiment.
         settings: The number of algorithms, or of settings, that each of them is for.
 
     Raises:
@@ -167,7 +167,7 @@ def check_seeds(seeds: Iterable[int] | None, own: int, settings: int) -> Sequenc
             or too many.
     """
     try:
-        chosen = [own] if seeds is None else list(dict.fromkeys(map(index, seeds)))
+        chosen = base.default_seeds if seeds is None else list(dict.fromkeys(map(index, seeds)))
     except TypeError:
         raise ExperimentError(
             f"--seeds = {shown(seeds)}: expected a list of whole numbers, such as [0, 1, 2]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -21,6 +21,7 @@ from fedstrata.base.limits import (
     MAX_NUMBER,
     MAX_READINGS,
     MAX_RUN_ROUNDS,
+    MAX_RUNS,
     MAX_SAMPLES,
     MAX_SEED,
     MAX_STEP_SIZE,
@@ -140,6 +141,11 @@ class DataTable(Table):
             data of your own.
         test: The share of each client's own data that is held out, or "own" for the test samples of the data set. This
             is the default for data of your own that have test samples.
+        folds: The number of folds of cross-validation, which take the place of the share `test`. A run with seed s
+            tests fold s mod `folds` of each client's samples; its repeat, which is s div `folds`, says how clients and
+            folds are drawn. So the seeds of a repeat test every sample once.
+        repeats: How often a comparison or a sweep repeats the cross-validation where no seeds are named: its seeds are
+            then 0 to `folds` * `repeats` - 1.
         validation: The share of each client's training samples on which models are compared while choices are made; no
             model is trained on them, and they are no test samples.
         public: The number of unlabelled samples on the server, which no client holds.
@@ -178,6 +184,8 @@ class DataTable(Table):
     copies: Annotated[int, Interval(ge=1, le=MAX_CLIENTS)] = 1
     samples: _Count = 500
     test: Annotated[float, Interval(gt=0, lt=1)] | Literal["own"] = DEFAULT_TEST_SHARE
+    folds: Annotated[int, Interval(ge=2, le=MAX_RUNS)] | None = None
+    repeats: Annotated[int, Interval(ge=1, le=MAX_RUNS)] = 1
     validation: Annotated[float, Interval(ge=0, lt=1)] = 0.0
     public: _Count = 0
     unit: _Name | None = None
@@ -194,6 +202,15 @@ class DataTable(Table):
     statistics: Literal["all", "own"] = "all"
     memory: Memory = "auto"
 
+    @model_validator(mode="after")
+    def _check_folds(self) -> Self:
+        """Refuse two ways to hold out test samples, and repeats of none."""
+        if self.repeats > 1 and not self.folds:
+            raise wrong_key("repeats", self.repeats, "1 without data.folds, as cross-validation alone is repeated")
+        if self.folds and self.test != DEFAULT_TEST_SHARE:
+            raise wrong_key("test", self.test, f"none with data.folds = {self.folds}; leave one of the two out")
+        return self
+
     @property
     def preparation(self) -> PrepareOptions:
         """Return how the rows of a table are prepared."""
@@ -203,6 +220,8 @@ class DataTable(Table):
     @property
     def held_out_share(self) -> float:
         """Return the share that is held out of data without test samples of their own."""
+        if self.folds:
+            return 1 / self.folds
         return DEFAULT_TEST_SHARE if self.test == OWN_TEST else self.test
 
 
@@ -694,6 +713,11 @@ class Experiment(Table):
     def title(self) -> str:
         """Return what the run is called in a comparison."""
         return self.label or self.algorithm.name
+
+    @property
+    def default_seeds(self) -> Sequence[int]:
+        """Return the seeds of a comparison that names none: those of all folds and repeats, or that of the run."""
+        return range(self.data.folds * self.data.repeats) if self.data.folds else (self.seed,)
 
     @property
     def reading(self) -> ReadOptions:

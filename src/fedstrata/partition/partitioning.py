@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -103,11 +102,15 @@ def partition_samples(
     unit: NDArray[Any] | None = None,
     own_test: int = 0,
     spread_units: bool = False,
+    folds: int | None = None,
 ) -> Partition:
     """Allocate the samples of a data set to clients, and hold out a test split of each client's own samples.
 
     The test split is a random part of the client's samples, with the client's own mix of classes, rotation and
     labels. Randomness depends on `seed` alone; the split of a client does not depend on the samples of others.
+
+    With `folds` it is repeated cross-validation: `seed` is fold ``seed % folds`` of repeat ``seed // folds``. All seeds
+    of a repeat allocate the same samples to each client, and together they test each of them once.
 
     Args:
         scheme: The scheme of partition.
@@ -122,7 +125,9 @@ def partition_samples(
             are never divided between training and test of a client.
         own_test: The number of samples, the last ones of the data set, that are test samples of its own. With any, no
             training samples are held out, and `test` does not matter.
-        spread_units: Whether the units that are held out are spread over the classes.
+        spread_units: Whether the units that are held out are spread over the classes. Folds always are.
+        folds: The number of folds of each client's samples, >= 2; None holds out the share `test`. With folds, `test`
+            is ``1 / folds``.
 
     Raises:
         ExperimentError: When a key does not fit the numbers of clients and classes.
@@ -137,11 +142,19 @@ def partition_samples(
         )
     if own_test:
         return _with_own_test(scheme, Pool(labels, classes, clients, samples, seed, columns or {}), own_test)
-    pool = Pool(labels, classes, clients, samples_to_draw(samples, test), seed, columns or {})
+    # What the folds of a repeat have in common is drawn with the number of the repeat.
+    repeat, fold = divmod(seed, folds) if folds else (seed, 0)
+    pool = Pool(labels, classes, clients, samples_to_draw(samples, test), repeat, columns or {})
     allocation = scheme.allocate(pool)
-    rng = partial(holdout_rng, seed)
-    names = allocation.names
-    train, held_out = _split_all(labels, allocation.samples, test, rng, unit, names, spread_units=spread_units)
+
+    def hold(client: int, own: IntArray, units: NDArray[Any] | None) -> NDArray[np.bool_]:
+        rng = holdout_rng(repeat, client)
+        if not folds:
+            return hold_out(own, test, rng, units, spread=spread_units)
+        held: NDArray[np.bool_] = deal_folds(own, folds, rng, units) == fold
+        return held
+
+    train, held_out = _split_all(labels, allocation.samples, hold, unit, allocation.names)
     return _partition(allocation, train, held_out)
 
 
@@ -185,10 +198,12 @@ def with_validation(
     Raises:
         PartitionError: When a client has too few training samples.
     """
-    rng = partial(holdout_rng, seed, split="validation")
-    names = partition.names
+
+    def hold(client: int, own: IntArray, units: NDArray[Any] | None) -> NDArray[np.bool_]:
+        return hold_out(own, share, holdout_rng(seed, client, "validation"), units, spread=spread_units)
+
     try:
-        train, validation = _split_all(labels, partition.train, share, rng, unit, names, spread_units=spread_units)
+        train, validation = _split_all(labels, partition.train, hold, unit, partition.names)
     except PartitionError as error:
         raise PartitionKeyError(f"data.validation = {share}: {error}") from None
     return replace(partition, train=train, validation=validation)
@@ -197,23 +212,18 @@ def with_validation(
 def _split_all(
     labels: IntArray,
     parts: Sequence[IntArray],
-    share: float,
-    rng: Callable[[int], np.random.Generator],
+    hold: Callable[[int, IntArray, NDArray[Any] | None], NDArray[np.bool_]],
     unit: NDArray[Any] | None,
     names: tuple[str, ...],
-    *,
-    spread_units: bool,
 ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
-    """Split the samples of each client into those that it keeps and those that are held out, as `hold_out` does it.
+    """Split the samples of each client into those that it keeps and those that are held out.
 
     Args:
         labels: The class of each sample of the data set.
         parts: The positions of each client's samples, (n,).
-        share: The share that is held out.
-        rng: Returns the generator of a client.
+        hold: Returns which samples are held out of a client, from its id and their classes and units.
         unit: The independent unit of each sample of the data set; None where all are independent.
         names: The name of each client; empty where they have none.
-        spread_units: Whether the units that are held out are spread over the classes.
 
     Raises:
         PartitionError: When a client has too few samples or units. The message names the client.
@@ -222,7 +232,7 @@ def _split_all(
     for client, own in enumerate(parts):
         units = None if unit is None else unit[own]
         try:
-            held.append(hold_out(labels[own], share, rng(client), units, spread=spread_units))
+            held.append(hold(client, labels[own], units))
         except PartitionError as error:
             raise PartitionError(f"client {_name(names, client)} cannot be split: {error}") from None
     kept = tuple(positions[~mask] for positions, mask in zip(parts, held, strict=True))
@@ -290,6 +300,41 @@ def hold_out(
     return _hold_out_by_class(labels, test, rng)
 
 
+def deal_folds(labels: IntArray, folds: int, rng: np.random.Generator, units: NDArray[Any] | None = None) -> IntArray:
+    """Divide the samples of one client into folds of cross-validation, each with the client's own mix of classes.
+
+    The samples are dealt to the folds in turn, one class after the other, in random order. So the samples of a class in
+    two folds differ by one at most, and so do those of all classes together. Where units are given, whole units are
+    dealt so; the class of a unit is the commonest of its samples.
+
+    Args:
+        labels: The class of each sample of the client, (samples,).
+        folds: The number of folds, >= 2.
+        rng: The generator that shuffles.
+        units: The independent unit of each sample, (samples,); None where all samples are independent.
+
+    Returns:
+        The fold of each sample, 0..folds-1, (samples,). No fold is empty.
+
+    Raises:
+        PartitionError: When there are fewer samples or units than folds.
+    """
+    unit = np.arange(len(labels)) if units is None else np.unique(units, return_inverse=True)[1]
+    kinds = labels if units is None else _unit_counts(unit, labels).argmax(axis=1)
+    if len(kinds) < folds:
+        noun = "samples" if units is None else "independent units"
+        raise PartitionError(
+            f"it has {len(kinds)} {noun} and needs {folds}, one for each fold; lower data.folds, add some, leave the "
+            "client out, or ask for fewer clients or more samples where the partition draws them"
+        )
+    order = rng.permutation(len(kinds))
+    # The class comes first whose first unit does, so that nothing depends on the numbers that stand for the classes.
+    _, first, label = np.unique(kinds[order], return_index=True, return_inverse=True)
+    dealt = np.empty(len(kinds), dtype=np.int64)
+    dealt[order[np.argsort(first[label], kind="stable")]] = np.arange(len(kinds)) % folds
+    return dealt[unit]
+
+
 def _hold_out_by_class(labels: IntArray, test: float, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Choose the same share of every class, (count,).
 
@@ -345,9 +390,7 @@ def _hold_out_units_by_class(
     the whole units that are in its share: of five units at 0.2 it gives one, however long the units of others are.
     """
     unit, sizes = _numbered_units(units)
-    classes = int(labels.max()) + 1
-    counts = np.zeros((len(sizes), classes), dtype=np.int64)
-    np.add.at(counts, (unit, labels), 1)
+    counts = _unit_counts(unit, labels)
     waiting: dict[int, list[int]] = {}
     for each in rng.permutation(len(sizes)):
         waiting.setdefault(int(counts[each].argmax()), []).append(int(each))
@@ -368,6 +411,13 @@ def _hold_out_units_by_class(
         held += size
     # Where each class has one unit, some class must do without one to train on.
     return np.isin(unit, chosen or [next(iter(waiting.values()))[-1]])
+
+
+def _unit_counts(unit: IntArray, labels: IntArray) -> IntArray:
+    """Return the samples of each unit and class, (units, classes)."""
+    counts = np.zeros((unit.max() + 1, labels.max() + 1), dtype=np.int64)
+    np.add.at(counts, (unit, labels), 1)
+    return counts
 
 
 def _numbered_units(units: NDArray[Any]) -> tuple[IntArray, IntArray]:

@@ -53,9 +53,10 @@ def few_test_samples(data: RunData) -> Iterator[str]:
     few = data.class_counts(data.partition.test) < _FEWEST_OF_CLASS
     lacking = np.any(few & (data.class_counts(data.held) > 0), axis=1)
     if lacking.any():
+        more = "lower data.folds" if data.experiment.data.folds else "raise data.test"
         yield (
             f"{data.some_clients(lacking)} have fewer than {_FEWEST_OF_CLASS} test samples, in all or of a class: "
-            f"their scores say little. Add samples{'' if data.own_test else ', or raise data.test'}"
+            f"their scores say little. Add samples{'' if data.own_test else f', or {more}'}"
         )
 
 
@@ -92,8 +93,9 @@ def halves_without_classes(data: RunData) -> Iterator[str]:
         acting.append("the hold-out comparison of Strata")
     lacking = (data.class_counts(data.partition.train, of_units=True) == 1).any(axis=1)
     if data.dataset.units is not None and acting and lacking.any():
+        fewer = "Raise data.folds" if data.experiment.data.folds else "Lower data.test"
         yield (
             f"{data.some_clients(lacking)} train on one value alone of data.unit = {data.dataset.unit!r} of some "
             f"class, so that one half of their training samples lacks it: {' and '.join(acting)} cannot act as they "
-            "should. Lower data.test, or add values of it"
+            f"should. {fewer}, or add values of it"
         )
