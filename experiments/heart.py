@@ -179,7 +179,7 @@ def of_complete_rows(hospitals: Mapping[str, Patients], training: str, testing: 
         testing: The same of test rows.
     """
     whole = {hospital: complete(patients) for hospital, patients in hospitals.items()}
-    encoded = dict(zip(whole, _encoded([patients.features for patients in whole.values()]), strict=True))
+    encoded = dict(zip(whole, one_hot([patients.features for patients in whole.values()]), strict=True))
     trains = {hospital: rows[whole[hospital].trains] for hospital, rows in encoded.items()}
     pooled = np.concatenate(list(trains.values()))
     found = {}
@@ -191,7 +191,7 @@ def of_complete_rows(hospitals: Mapping[str, Patients], training: str, testing: 
     return found
 
 
-def _encoded(tables: Sequence[FLOAT]) -> list[FLOAT]:
+def one_hot(tables: Sequence[FLOAT]) -> list[FLOAT]:
     """Tables without the dropped columns, with a column for each code but the first one of all tables.
 
     The codes come last, as in FLamby: the initial weights belong to columns.
@@ -259,7 +259,7 @@ def unlabelled_rows(hospitals: Mapping[str, Patients]) -> FLOAT:
     gappy = np.concatenate([table[np.isnan(table).any(axis=1)] for table in tables])
     whole = [complete(patients).train for patients in hospitals.values()]
     filled = SimpleImputer(strategy="median").fit(np.concatenate(whole)).transform(gappy)
-    reference, rows = _encoded([np.concatenate(whole), filled])
+    reference, rows = one_hot([np.concatenate(whole), filled])
     return standardised(rows, reference)
 
 
