@@ -73,7 +73,7 @@ def conclude(
         # What looks wrong with their data, each line once.
         warnings=tuple(dict.fromkeys(line for record in records for line in record.warnings)),
         same_clients=all(each.partition["scheme"] == "natural" for each in experiments.values()),
-        folds=getattr(first.data, "folds", None),
+        folds=first.data.folds,
     )
     return write_comparison(Comparison(out, document))
 
