@@ -179,7 +179,7 @@ def test_a_comparison_with_runs_that_failed_names_the_command_that_goes_on(
     [
         (["run"], "fedstrata.play.run.run_experiment"),
         (["report", "."], "fedstrata.report.build"),
-        (["report", ".", "--figures", "png"], "fedstrata.report.export.save_figures"),
+        (["report", ".", "--figures", "png"], "fedstrata.report.figures.save_figures"),
         (["report", ".", "--follow"], "fedstrata.report.follow"),
         (["assign", ".", "new.npz"], "fedstrata.results.assign.assign"),
         (["scout"], "fedstrata.play.scan.scan_experiment"),

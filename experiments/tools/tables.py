@@ -37,6 +37,7 @@ from experiments.strata.robustness import ROBUSTNESS
 from experiments.tools.outcomes import MISSING, acted, difference, listed, lower_than, results, spread, table
 from experiments.trust.fault_tables import FAULTS
 from experiments.trust.leak_tables import LEAKS
+from experiments.trust.null_comparisons import null_comparisons
 from experiments.trust.trust import TRUST
 
 ROOT = Path(__file__).parents[2]
@@ -145,6 +146,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "carried": carried,
     "after": after,
     "gap": gap,
+    "null_comparisons": null_comparisons,
     "iid": identical,
     "compared": compared,
     "against": against,

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from fedstrata.results.export import export as export
     from fedstrata.results.plot import plot as plot
     from fedstrata.results.run import Run as Run
-    from fedstrata.results.run import load as load
 
     __version__: str
 
@@ -52,12 +51,11 @@ _HOMES = {
     "assign": "fedstrata.results.assign",
     "describe_metric": "fedstrata.objective.metric_info",
     "export": "fedstrata.results.export",
-    "load": "fedstrata.results.run",
     "plot": "fedstrata.results.plot",
 }
 """Public names that are imported at their first use, so that ``import fedstrata`` costs nothing."""
 
-__all__ = [*_HOMES, "FedstrataError", "InputError", "__version__", "compare", "iterate", "run", "sweep"]
+__all__ = [*_HOMES, "FedstrataError", "InputError", "__version__", "compare", "iterate", "load", "run", "sweep"]
 
 
 def run(
@@ -274,6 +272,29 @@ def sweep(
         swept = comparison.sweep_experiments(plan, resume=resume, quiet=quiet)
         _build_pages(swept.comparison)
     return swept
+
+
+def load(folder: Path | str, network: Callable[..., nn.Module] | nn.Module | None = None) -> Any:
+    """Return a finished run, comparison or sweep from its folder.
+
+    Args:
+        folder: The folder of a run, or of a comparison or sweep.
+        network: Of a run: a function or class that makes the network from (shape, classes) or from nothing, or a
+            network, as `run` takes it. None is the network that the experiment names.
+
+    Returns:
+        A `Run`, or a `Comparison`.
+
+    Raises:
+        RecordError: When it is no such folder, or something in it is damaged.
+    """
+    if (Path(folder) / "comparison.json").is_file():
+        from fedstrata.comparison import load_comparison
+
+        return load_comparison(folder)
+    from fedstrata.results.run import load
+
+    return load(folder, network)
 
 
 def _build_pages(compared: Comparison) -> None:

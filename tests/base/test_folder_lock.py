@@ -19,7 +19,7 @@ from fedstrata.base.files import folder_lock
 from fedstrata.build.build import build_run
 from fedstrata.play.rounds import timed_reply
 from fedstrata.play.steps import run_steps
-from fedstrata.report.export import save_figures
+from fedstrata.report.figures import save_figures
 
 HOLD = """
 import os, subprocess, sys

@@ -48,6 +48,8 @@ def test_the_page_shows_the_grid_and_the_command_that_makes_the_sweep_again(
     page = unescape((folder / "comparison.html").read_text())
     for text in (page, (folder / "comparison.md").read_text()):
         assert "local.lr = 0.05, 0.2; algorithm.k = 2, 3" in text
+    assert "fedstrata sweep</p>" in page or "fedstrata sweep" in page.partition("<h1>")[0]
+    assert ">validation</th>" in page
     command = page.partition("<pre><code>")[2].partition("</code>")[0]
     monkeypatch.chdir(tmp_path)
     toml = page.partition('<pre class="file"><code>')[2].partition("</code>")[0]
@@ -60,6 +62,17 @@ def test_the_page_shows_the_grid_and_the_command_that_makes_the_sweep_again(
     assert again["sweep"] == before["sweep"]
     for one, other in zip(again["runs"], before["runs"], strict=True):
         assert (one["algorithm"], one["summary"]["acc_client"]) == (other["algorithm"], other["summary"]["acc_client"])
+
+
+def test_a_sweep_loads_and_draws_what_each_key_does(swept: fedstrata.Sweep) -> None:
+    """For each learning rate the best of the settings with it, on validation data."""
+    loaded = fedstrata.load(swept.comparison.folder)
+    assert loaded.table == swept.table and loaded.document.sweep == swept.choice
+    (curve,) = loaded.plot("response-local-lr").data
+    found = {row.algorithm: row.figures["acc_validation"] for row in swept.table}
+    means = {label: number.mean for label, number in found.items() if number is not None}
+    best = [max(means[f"lr={rate} k={k}"] for k in (2, 3)) for rate in (0.05, 0.2)]
+    assert list(curve.x) == [0.05, 0.2] and list(curve.y) == pytest.approx(best, rel=1e-3)
 
 
 def test_settings_with_other_networks_and_data_keys_are_runs_as_if_they_were_alone(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fedstrata.config import load_experiment
 from fedstrata.data import load_dataset
 from fedstrata.models import make
 from fedstrata.records.arrays import last_scores
-from fedstrata.results.plot import charts
+from fedstrata.report.figures import charts_of
 from fedstrata.results.run import Run
 
 DIGITS = load_dataset("digits")
@@ -109,7 +109,7 @@ def test_a_client_that_waits_uses_the_model_that_it_chose(tmp_path: Path) -> Non
 
 
 def test_charts_are_drawn_by_their_names(finished: Run) -> None:
-    assert {"accuracy", "clusters", "bytes"} <= set(charts(finished))
+    assert {"accuracy", "clusters", "bytes"} <= set(charts_of(finished.folder))
     figure = fedstrata.plot(finished, "accuracy")
     assert len(figure.data) >= 3 and figure.layout.title.text == "All clients"
     with pytest.raises(InputError, match=r"plot\('nothing'\): expected one of accuracy, "):
@@ -119,8 +119,8 @@ def test_charts_are_drawn_by_their_names(finished: Run) -> None:
 @pytest.mark.parametrize("name", ["strata", "hicfl", "fedtsdp"])
 def test_every_chart_of_an_older_run_is_drawn(name: str) -> None:
     run = fedstrata.load(Path(__file__).parents[1] / "report" / "runs" / name)
-    assert len(charts(run)) > 5
-    for chart in charts(run):
+    assert len(charts_of(run.folder)) > 5
+    for chart in charts_of(run.folder):
         figure = fedstrata.plot(run, chart)
         assert figure.data and json.loads(figure.to_json())["layout"]["title"]["text"]
     with pytest.raises(RecordError, match=r"expected a file that says which model each client uses, found none"):

@@ -178,7 +178,7 @@ def report_command(
     if follow and figures is not None:
         raise ExperimentError("report: expected --figures or --follow, found both; use one")
     if figures is not None:
-        from fedstrata.report.export import save_figures
+        from fedstrata.report.figures import save_figures
 
         for path in save_figures(folder, figures):
             say(path)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.arrays import last_predictions
-from fedstrata.records.schema import Predictions
+from fedstrata.records.schema import VALIDATION_MEASURE, Predictions
 from fedstrata.report.comparison.folder import SAME_TESTS, Difference, Outcome, Row, Site, SiteDifference, Statistic
 from fedstrata.report.comparison.words import COLUMNS
 from fedstrata.report.differences import Effect, holm, of_clients, of_samples, over_seeds, sample_gains
@@ -228,6 +228,8 @@ def _row(name: str, runs: Sequence[Outcome], *, attacked: bool) -> Row:
     """
     summaries = [run.summary for run in runs if run.summary is not None]
     figures = {key: _over_seeds(_value_of(summary, key) for summary in summaries) for key in COLUMNS}
+    if any(VALIDATION_MEASURE in summary for summary in summaries):
+        figures[VALIDATION_MEASURE] = _over_seeds(summary.get(VALIDATION_MEASURE) for summary in summaries)
     if attacked:
         figures["acc_honest"] = _over_seeds(map(honest_score, summaries))
     failed = tuple(run.seed for run in runs if run.summary is None)

@@ -62,7 +62,8 @@ def sweep_experiments(plan: SweepPlan, *, resume: bool = False, quiet: bool = Fa
                 "data.validation, such as to 0.2"
             )
     compared = compare_experiments(plan.experiments, plan.folder, resume=resume, quiet=quiet)
-    choice = replace(choose_setting(compared.runs, compared.metric, list(plan.settings)), grid=plan.grid)
+    found = choose_setting(compared.runs, compared.metric, list(plan.settings))
+    choice = replace(found, grid=plan.grid, settings=plan.settings)
     with folder_lock(root_folder(plan.folder)):
         document = compared.document.model_copy(update={"sweep": choice})
         chosen = write_comparison(replace(compared, document=document))

@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from fedstrata.base.errors import InputError
-from fedstrata.report.charts import all_charts
-from fedstrata.report.clusters import Clusters
-from fedstrata.report.comparison.charts import Style, comparison_charts
-from fedstrata.report.comparison.folder import read_comparison
-from fedstrata.report.drawing import Chart, dash_of, palette
-from fedstrata.report.reader import read
+from fedstrata.report.figures import charts_of
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -40,24 +35,10 @@ def plot(of: InFolder | Path | str, chart: str | None = None) -> Figure:
     """
     from plotly.graph_objects import Figure
 
-    found = charts(of)
+    found = charts_of(Path(of) if isinstance(of, Path | str) else of.folder)
     name = next(iter(found), "") if chart is None else chart
     if name not in found:
         raise InputError(f"plot({name!r}): expected one of {', '.join(found)}")
     drawn = found[name].figure
     figure = Figure(data=drawn["data"], layout=drawn["layout"], skip_invalid=True)
     return figure.update_layout(title_text=found[name].title, margin_t=60)
-
-
-def charts(of: InFolder | Path | str) -> dict[str, Chart]:
-    """The charts of a run or a comparison by their names, in the order of the page."""
-    folder = Path(of) if isinstance(of, Path | str) else of.folder
-    if (folder / "comparison.json").exists():
-        compared = read_comparison(folder)
-        rows = enumerate(compared.document.table)
-        styles = {row.algorithm: Style(palette(place), dash_of(place)) for place, row in rows}
-        drawn = comparison_charts(compared.runs, styles, compared.document.metric)
-    else:
-        sections = all_charts(Clusters(read(folder)))
-        drawn = [chart for section in sections.values() for chart in section]
-    return {chart.name: chart for chart in drawn}

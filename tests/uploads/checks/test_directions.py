@@ -48,31 +48,33 @@ def after_round(
 
 
 def test_the_cosine_is_that_with_the_sum_of_the_unit_vectors_of_the_others() -> None:
-    """Three clients: along x, along y, and along x twice as long."""
-    known = after_round(no_directions(3), torch.zeros(3).long(), [1.0, 0.0], [0.0, 3.0], [2.0, 0.0])
+    """Three of five clients move: along x, along y, and along x twice as long."""
+    known = after_round(no_directions(5), ALL, [1.0, 0.0], [0.0, 3.0], [2.0, 0.0], *[[0.0, 0.0]] * 2)
     # The others of the first are (0, 1) and (1, 0); those of the second are both (1, 0).
-    assert means(known).tolist() == pytest.approx([1 / sqrt(2), 0.0, 1 / sqrt(2)], abs=1e-6)
-    assert known.weights.tolist() == [1.0, 1.0, 1.0]
+    assert means(known).tolist() == pytest.approx([1 / sqrt(2), 0.0, 1 / sqrt(2), 0.0, 0.0], abs=1e-6)
+    assert known.weights.tolist() == [1.0, 1.0, 1.0, 0.0, 0.0]
     assert not known.left_out.any()
 
 
 def test_an_update_of_zeros_has_no_direction() -> None:
-    known = after_round(no_directions(4), ALL[:4], [1.0], [1.0], [2.0], [0.0])
-    assert means(known).tolist() == [1.0, 1.0, 1.0, 0.0]
-    assert known.weights.tolist() == [1.0, 1.0, 1.0, 0.0]
+    known = after_round(no_directions(5), ALL, [1.0], [1.0], [2.0], [3.0], [0.0])
+    assert means(known).tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
+    assert known.weights.tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
 
 
 def test_others_that_cancel_out_have_no_direction() -> None:
-    """One client moves, and two send zeros. Of the two that move against each other, a third one sees nothing.
+    """One client moves, and the rest send zeros. Of the two that move against each other, a third one sees nothing."""
+    zeros = [[0.0, 0.0]] * 4
+    alone = after_round(no_directions(5), ALL, [1.0, 2.0], *zeros)
+    assert alone.weights.tolist() == [0.0] * 5
+    torn = after_round(no_directions(5), ALL, [1.0, 0.0], [-1.0, 0.0], [0.1, 1.0], *zeros[:2])
+    assert torn.weights.tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
 
-    Two clients are not compared at all.
-    """
-    two = after_round(no_directions(2), ALL[:2], [1.0], [-1.0])
-    assert two.weights.tolist() == [0.0, 0.0]
-    alone = after_round(no_directions(3), ALL[:3], [1.0, 2.0], [0.0, 0.0], [0.0, 0.0])
-    assert alone.weights.tolist() == [0.0, 0.0, 0.0]
-    torn = after_round(no_directions(3), ALL[:3], [1.0, 0.0], [-1.0, 0.0], [0.1, 1.0])
-    assert torn.weights.tolist() == [1.0, 1.0, 0.0]
+
+def test_of_four_clients_one_may_differ_honestly() -> None:
+    """As one hospital of four with other patients does."""
+    four = after_round(no_directions(4), ALL[:4], [1.0], [1.0], [1.0], [-1.0])
+    assert four.weights.tolist() == [0.0] * 4 and not four.left_out.any()
 
 
 def test_normalisation_layers_and_buffers_say_nothing() -> None:
@@ -83,8 +85,8 @@ def test_normalisation_layers_and_buffers_say_nothing() -> None:
 
 
 def test_only_who_has_trained_the_model_of_its_cluster_is_compared() -> None:
-    known = after_round(no_directions(5), ALL, *[[1.0]] * 4, [-1.0], chosen=[0, 0, 0, 0, 1])
-    assert known.weights.tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
+    known = after_round(no_directions(6), torch.zeros(6).long(), *[[1.0]] * 5, [-1.0], chosen=[0] * 5 + [1])
+    assert known.weights.tolist() == [1.0] * 5 + [0.0]
 
 
 def test_a_flipped_client_is_left_out_and_no_more_in_the_sum_of_the_others() -> None:
@@ -111,10 +113,10 @@ def test_clients_whose_wishes_cancel_out_are_not_left_out() -> None:
 
 
 def test_clusters_are_compared_by_themselves_and_pending_clients_are_not() -> None:
-    labels = torch.tensor([0, 0, 0, 1, 1, 1, -1])
-    known = after_round(no_directions(7), labels, *[[1.0]] * 3, *[[-1.0]] * 4)
+    labels = torch.tensor([0] * 5 + [1] * 5 + [-1])
+    known = after_round(no_directions(11), labels, *[[1.0]] * 5, *[[-1.0]] * 6)
     assert not known.left_out.any()
-    assert known.weights.tolist() == [1.0] * 6 + [0.0]
+    assert known.weights.tolist() == [1.0] * 10 + [0.0]
 
 
 def left_out(*clients: int, of: int) -> DirectionHistory:
@@ -141,10 +143,10 @@ def test_half_is_half_of_the_members_and_not_of_those_who_answer() -> None:
 
 def test_a_client_comes_back_when_its_mean_cosine_is_positive() -> None:
     """After one round at -1 and t at 1 the sum is -0.9^t + (1 - 0.9^t) / 0.1: positive from the first of them on."""
-    known = after_round(no_directions(4), ALL[:4], [1.0], [1.0], [1.0], [-1.0])
-    assert known.left_out.tolist() == [False, False, False, True]
-    known = after_round(known, ALL[:4], [1.0], [1.0], [1.0], [1.0])
-    assert means(known)[3].item() == pytest.approx((1 - 0.9) / 1.9)
+    known = after_round(no_directions(5), ALL, *[[1.0]] * 4, [-1.0])
+    assert known.left_out.tolist() == [False] * 4 + [True]
+    known = after_round(known, ALL, *[[1.0]] * 5)
+    assert means(known)[4].item() == pytest.approx((1 - 0.9) / 1.9)
     assert not known.left_out.any()
 
 

@@ -9,8 +9,8 @@ from numpy import float64
 from numpy.typing import NDArray
 
 from fedstrata.objective.metric_info import MetricInfo
-from fedstrata.records.schema import Round
-from fedstrata.report.comparison.folder import RunRounds
+from fedstrata.records.schema import VALIDATION_MEASURE, Round
+from fedstrata.report.comparison.folder import ComparisonFolder, Document, RunRounds, Statistic
 from fedstrata.report.drawing import (
     Chart,
     Figure,
@@ -18,9 +18,11 @@ from fedstrata.report.drawing import (
     band,
     chart,
     clean,
+    dash_of,
     figure,
     line,
     metric_axis,
+    palette,
     round_axis,
     rounded,
 )
@@ -36,19 +38,19 @@ class Style(NamedTuple):
     dash: str
 
 
-def comparison_charts(
-    algorithms: Mapping[str, Sequence[RunRounds]], styles: Mapping[str, Style], metric: MetricInfo
-) -> list[Chart]:
-    """Draw the metric over rounds and over bytes, and the number of clusters over rounds.
+def styles_of(document: Document) -> dict[str, Style]:
+    """Return how each algorithm is drawn."""
+    return {row.algorithm: Style(palette(place), dash_of(place)) for place, row in enumerate(document.table)}
 
-    Args:
-        algorithms: The rounds of each run, by algorithm.
-        styles: How each algorithm is drawn.
-        metric: The metric of the runs.
-    """
-    drawn = [(name, runs, styles[name]) for name, runs in algorithms.items() if min(map(len, runs))]
+
+def comparison_charts(folder: ComparisonFolder) -> list[Chart]:
+    """Draw the metric over rounds and over bytes, and the number of clusters; of a sweep first what each key does."""
+    metric = folder.document.metric
+    styles = styles_of(folder.document)
+    responses = _responses(folder.document)
+    drawn = [(name, runs, styles[name]) for name, runs in folder.runs.items() if min(map(len, runs))]
     if not drawn:
-        return []
+        return responses
     scores = [_traces(*each, _score) for each in drawn]
     counts = [_traces(*each, lambda one: one.clusters, shape="hv") for each in drawn]
     by_bytes = [_traces_by_bytes(*each, metric) for each in drawn]
@@ -61,10 +63,37 @@ def comparison_charts(
     name = slug(metric.name)
     bytes_figure = _figure(by_bytes, xaxis=bytes_axis, yaxis=vertical, hovermode="closest", hoverdistance=-1)
     return [
+        *responses,
         chart("over-rounds", _figure(scores, xaxis=rounds, yaxis=vertical), name, metric=metric),
         chart("clusters", _figure(counts, xaxis=rounds, yaxis=clusters), ari=False),
         chart("over-bytes", bytes_figure, f"{name}-by-bytes", metric=metric),
     ]
+
+
+def _responses(document: Document) -> list[Chart]:
+    """Draw for each key of a sweep that is a number the metric on validation data over its values."""
+    sweep = document.sweep
+    found = {row.algorithm: row.figures.get(VALIDATION_MEASURE) for row in document.table}
+    drawn = []
+    for key in sweep.grid if sweep else ():
+        # The best of the settings with a value, on validation data as the choice is.
+        best = dict[float, Statistic]()
+        for label, values in sweep.settings.items() if sweep else ():
+            number = found.get(label)
+            value = values.get(key)
+            if number is None or isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            known = best.setdefault(float(value), number)
+            best[float(value)] = max(known, number, key=lambda each: document.metric.quality(each.mean))
+        if len(best) > 1:
+            x = sorted(best)
+            means = rounded(best[value].mean for value in x)
+            style = {"mode": "lines+markers", "line": {"color": palette(0)}, "marker": {"color": palette(0)}}
+            trace = {"type": "scatter", "x": x, "y": means, "name": clean(key), **style}
+            axes = {"xaxis": axis(clean(key)), "yaxis": metric_axis(document.metric)}
+            words = {"key": key, "metric": document.metric}
+            drawn.append(chart("response", figure([trace], 300, **axes), f"response-{slug(key)}", **words))
+    return drawn
 
 
 def _figure(algorithms: Sequence[list[Figure]], **layout: Any) -> Figure:

@@ -209,12 +209,14 @@ class SweepChoice:
         value: Its metric on validation data, the mean over the clients and over the seeds.
         why: Why it was chosen, or why none was, in a sentence or two.
         grid: The values of each key that the settings vary, as texts of TOML.
+        settings: The value of each of these keys, by the label of the setting and the name of the key.
     """
 
     label: str | None
     value: float | None
     why: str
     grid: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def grid_text(self) -> str:

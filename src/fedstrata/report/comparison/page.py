@@ -10,7 +10,7 @@ import tomli_w
 
 from fedstrata.base.files import folder_lock, replace_file
 from fedstrata.report.catalogue import say
-from fedstrata.report.comparison.charts import Style, comparison_charts
+from fedstrata.report.comparison.charts import comparison_charts, styles_of
 from fedstrata.report.comparison.folder import ComparisonFolder, Document, Outcome, read_comparison
 from fedstrata.report.comparison.words import (
     FEW,
@@ -24,7 +24,6 @@ from fedstrata.report.comparison.words import (
     site_tables,
     table_of,
 )
-from fedstrata.report.drawing import dash_of, palette
 from fedstrata.report.template import render_page
 from fedstrata.report.words import IN_MEMORY, ClientNames, capital, data_name, plural
 
@@ -61,15 +60,15 @@ def _render(folder: ComparisonFolder) -> str:
     rows = document.table
     sweep = document.sweep
     kind = row_kind(sweep)
-    styles = {row.algorithm: Style(palette(place), dash_of(place)) for place, row in enumerate(rows)}
     metric = document.metric
-    charts = comparison_charts(folder.runs, styles, metric)
+    charts = comparison_charts(folder)
     return render_page(
         "comparison.html",
         charts,
         document=document,
         title=f"{plural(len(rows), kind)} on {data_name(document.setting('data', 'name'))}",
         kind=kind,
+        page_kind="sweep" if sweep else "comparison",
         # By test data, which the table has, nothing may be chosen in a sweep.
         sentence=choice_text(sweep, metric) if sweep else result_text(document),
         answers=site_answers(document),
@@ -79,7 +78,7 @@ def _render(folder: ComparisonFolder) -> str:
         facts=_facts(document),
         notes=[*map(capital, document.warnings), *folder.notes, *_notes_of_runs(document.runs)],
         charts=charts,
-        styles=styles,
+        styles=styles_of(document),
         table=table_of(rows, metric, kind),
         names=[row.algorithm for row in rows],
         pairs=pair_table(document),

@@ -97,7 +97,7 @@ def _cells(row: Row, measures: Sequence[str], metric: MetricInfo) -> tuple[str, 
             return DASH
         return _SHOWN[key](number) if key in _SHOWN else metric.text(number.mean, number.spread)
 
-    return (row.algorithm, seeds, *(show(key, row.figures[key]) for key in measures))
+    return (row.algorithm, seeds, *(show(key, row.figures.get(key)) for key in measures))
 
 
 def difference_text(difference: Difference, document: Document) -> str:

@@ -27,12 +27,17 @@ from fedstrata.clustering.groups import Bools, Floats, Ints, groups_of
 from fedstrata.core.row_products import products_of
 from fedstrata.uploads.checks.compared_updates import (
     DECAY,
-    MIN_CLIENTS,
     ZERO_NORM,
     ClientHistory,
     ComparedUpdates,
     UpdatesOfClusters,
 )
+
+_MIN_MEMBERS = 5
+"""The directions of a cluster are compared if at least so many of its clients answer.
+
+In a smaller one the others point against any honest client that differs from them, as one hospital of four does.
+"""
 
 _MIN_MEDIAN = 0.1
 """The least median cosine of a cluster at which its clients are compared. Below it directions are mostly noise."""
@@ -119,7 +124,7 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
     """What is known after a round.
 
     A client that is left out is so until its mean cosine is positive again, and after a turn also that of a round; or
-    until its cluster has fewer than three members, or half of its members are left out.
+    until its cluster has fewer than five members, or half of its members are left out.
 
     Args:
         known: What was known before.
@@ -130,7 +135,7 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
     known = _forget_small_clusters(known, labels.numpy(), answered[updates.own >= 0])
     # In the order of their ids, so that sums do not depend on the order of the report.
     order = answered.argsort()
-    places, clusters = groups_of(updates.own[order], MIN_CLIENTS)
+    places, clusters = groups_of(updates.own[order], _MIN_MEMBERS)
     if not clusters.count:
         return known
     rows = order[places]
@@ -150,7 +155,7 @@ def with_directions(known: DirectionHistory, updates: ComparedUpdates, labels: t
 
 
 def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints) -> DirectionHistory:
-    """What is known without the members of clusters that have fewer than three, or of which half are left out.
+    """What is known without the members of clusters that have fewer than five, or of which half are left out.
 
     Such members are a group by themselves, and what the cluster wanted that they come from says nothing about them.
 
@@ -161,7 +166,7 @@ def _forget_small_clusters(known: DirectionHistory, labels: Ints, answered: Ints
     """
     members, clusters = groups_of(labels, 1)
     left_out = known.left_out.numpy()
-    small = clusters.sizes < MIN_CLIENTS
+    small = clusters.sizes < _MIN_MEMBERS
     if not left_out.any() and not small.any():
         return known
     torn = 2 * clusters.counts(left_out[members]) >= clusters.sizes

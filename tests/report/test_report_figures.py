@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from synthetic_comparison import compare
 from synthetic_run import edit_rounds, write
 
 from fedstrata.base.errors import InputError, RecordError
-from fedstrata.report.charts import all_charts
-from fedstrata.report.clusters import Clusters
-from fedstrata.report.export import save_figures
-from fedstrata.report.reader import read
+from fedstrata.report.figures import charts_of, save_figures
 
 RUNS = Path(__file__).parent / "runs"
 CHROMIUM = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
@@ -26,15 +24,18 @@ def test_every_chart_of_the_page_becomes_a_file(kind: str, start: bytes, name: s
     """Of runs with other charts; what draws them is the same for every kind of file."""
     folder = Path(shutil.copytree(RUNS / name, tmp_path / name))
     files = save_figures(folder, kind)
-    assert [file.name for file in files] == [f"{name}.{kind}" for name in names_of_charts(folder)]
+    assert [file.name for file in files] == [f"{name}.{kind}" for name in charts_of(folder)]
     assert all(file.read_bytes().startswith(start) for file in files)
     if kind == "png":
         with Image.open(folder / "figures" / "accuracy.png") as image:
             assert image.width == 1500, "wide enough to print"
 
 
-def names_of_charts(folder: Path) -> list[str]:
-    return [chart.name for some in all_charts(Clusters(read(folder))).values() for chart in some]
+@drawn
+@pytest.mark.pages
+def test_the_charts_of_a_comparison_become_files_too(tmp_path: Path) -> None:
+    files = save_figures(compare(tmp_path).folder, "svg")
+    assert [file.name for file in files] == ["accuracy.svg", "clusters.svg", "accuracy-by-bytes.svg"]
 
 
 @drawn
@@ -45,7 +46,7 @@ def test_text_stays_text_and_names_are_shown_letter_by_letter(tmp_path: Path) ->
     shutil.rmtree(folder / "matrices")
     shutil.rmtree(folder / "gaps")
     files = save_figures(folder, "svg")
-    assert [file.name for file in files] == [f"{name}.svg" for name in names_of_charts(folder)]
+    assert [file.name for file in files] == [f"{name}.svg" for name in charts_of(folder)]
     assert all(file.read_bytes().startswith(b"<svg") for file in files)
     assert "worst client" in re.findall(r">([^<]*)</text>", (folder / "figures" / "accuracy.svg").read_text())
     assert (folder / "figures" / "metric-b-x.svg").is_file()
@@ -56,11 +57,6 @@ def test_bad_input_is_one_line_that_says_what_to_do(folder: Path, monkeypatch: p
         save_figures(folder, "gif")
     with pytest.raises(RecordError, match="no folder at"):
         save_figures(folder / "nowhere", "png")
-    comparison = folder.parent / "comparison"
-    comparison.mkdir()
-    (comparison / "comparison.json").write_text("{}")
-    with pytest.raises(InputError, match="expected the folder of a run, found that of a comparison"):
-        save_figures(comparison, "png")
     gone: dict[str, Any] = {"kaleido": None, "kaleido.errors": None}
     for module, found in gone.items():
         monkeypatch.setitem(sys.modules, module, found)

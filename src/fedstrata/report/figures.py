@@ -1,4 +1,7 @@
-"""The charts of the page as files for a paper (extra ``figures``), drawn by Kaleido with a Chromium of this machine."""
+"""The charts of a folder, be it of a run, a comparison or a sweep, and as files for a paper (extra ``figures``).
+
+Kaleido draws the files with a Chromium of this machine.
+"""
 
 import asyncio
 import logging
@@ -9,6 +12,8 @@ from fedstrata.base.errors import InputError
 from fedstrata.base.files import folder_lock, replace_file, subfolder
 from fedstrata.report.charts import all_charts
 from fedstrata.report.clusters import Clusters
+from fedstrata.report.comparison.charts import comparison_charts
+from fedstrata.report.comparison.folder import read_comparison
 from fedstrata.report.drawing import Chart
 from fedstrata.report.reader import read
 
@@ -19,11 +24,24 @@ _SIDE_OF_MATRIX = 400
 _PIXELS_PER_PNG_PIXEL = 3
 
 
+def charts_of(folder: Path) -> dict[str, Chart]:
+    """Return the charts of a run, a comparison or a sweep by their names, in the order of the page.
+
+    Raises:
+        RecordError: When the folder is none of them, or its rounds are damaged before the last line.
+    """
+    if (folder / "comparison.json").is_file():
+        drawn = comparison_charts(read_comparison(folder))
+    else:
+        drawn = [chart for section in all_charts(Clusters(read(folder))).values() for chart in section]
+    return {chart.name: chart for chart in drawn}
+
+
 def save_figures(folder: Path, kind: str) -> list[Path]:
-    """Write every chart of a run into the folder ``figures`` inside it.
+    """Write every chart of a run, a comparison or a sweep into the folder ``figures`` inside its own.
 
     Args:
-        folder: The folder of the run.
+        folder: The folder.
         kind: The format is ``"png"``, ``"svg"`` or ``"pdf"``.
 
     Returns:
@@ -31,17 +49,15 @@ def save_figures(folder: Path, kind: str) -> list[Path]:
 
     Raises:
         InputError: When the kind is another one, or when Kaleido or a Chromium is not installed or does not start.
-        RecordError: When the folder is not that of a run, or its rounds are damaged before the last line.
+        RecordError: As by `charts_of`.
     """
     if kind not in _KINDS:
         raise InputError(f"--figures = {kind!r}: expected one of {', '.join(_KINDS)}")
-    if (folder / "comparison.json").is_file():
-        raise InputError(f"--figures: expected the folder of a run, found that of a comparison; name a run in {folder}")
     try:
         from kaleido import errors
     except ImportError:
         raise InputError('--figures: expected kaleido, found none; pip install "fedstrata[figures]"') from None
-    charts = [chart for found in all_charts(Clusters(read(folder))).values() for chart in found]
+    charts = list(charts_of(folder).values())
     files = []
     with folder_lock(folder):
         # Its loggers write lines of their own about a browser that does not start.
