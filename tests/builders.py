@@ -10,6 +10,7 @@ A test file that needs other tables throughout gives them first: ``run(out, TABL
 
 import hashlib
 import json
+import os
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,8 @@ from safetensors.torch import save as to_bytes
 import fedstrata as fs
 from fedstrata.build.build import build_run
 from fedstrata.build.run_setup import RunSetup
+from fedstrata.comparison import Comparison
+from fedstrata.comparison.judge import Judge
 from fedstrata.config import Experiment, load_experiment
 from fedstrata.core import (
     TRAIN,
@@ -42,7 +45,9 @@ from fedstrata.core import (
 )
 from fedstrata.core.layout import Kind
 from fedstrata.core.state import StateT
+from fedstrata.objective.metric_info import ACCURACY
 from fedstrata.play.rounds import Rules, answer_plans, play_rounds, timed_reply
+from fedstrata.report.comparison.folder import Document, Outcome
 from fedstrata.testing import toy_layout, toy_problem
 
 DIGITS: dict[str, Any] = {
@@ -306,3 +311,35 @@ def change_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor] | None = N
 def with_tree_events(before: State, after: StateT, diagnostics: Diagnostics) -> tuple[StateT, Diagnostics]:
     """What a round has made of a state, with what it did to the tree among the events, as a run records them."""
     return after, replace(diagnostics, events=(*diagnostics.events, *tree_events(before, after)))
+
+
+def compared(
+    outcomes: Sequence[Outcome],
+    folder: Path = Path("c"),
+    experiment: Mapping[str, Any] | None = None,
+    *,
+    same_training: bool = True,
+    **others: Any,
+) -> Comparison:
+    """A comparison of runs that is not written to its folder.
+
+    Args:
+        outcomes: The runs.
+        folder: Its folder.
+        experiment: The keys that the runs have in common.
+        same_training: Whether all train alike.
+        others: Other values of its document.
+    """
+    judge = Judge(outcomes, ACCURACY, others.get("folds"), same_training=same_training)
+    to_clients = others.get("same_clients") or len({run.seed for run in outcomes}) == 1
+    document = Document(
+        experiment=dict(experiment or {"data": {"name": "digits"}}),
+        runs=tuple(replace(run, folder=Path(os.path.relpath(run.folder, folder))) for run in outcomes),
+        metric=ACCURACY,
+        table=judge.table,
+        differences=judge.differences,
+        overlap=judge.overlap,
+        sites=judge.sites if to_clients else (),
+        **others,
+    )
+    return Comparison(folder, document)

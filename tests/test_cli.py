@@ -2,7 +2,7 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,11 +11,10 @@ from unittest.mock import ANY, Mock
 
 import pytest
 
+import builders
 import fedstrata
 from fedstrata import cli
 from fedstrata.base.errors import ContractError, EngineError, RecordError, ResourceError
-from fedstrata.comparison import Comparison
-from fedstrata.comparison.collect import judged
 from fedstrata.config import load_experiment
 from fedstrata.objective.metric_info import ACCURACY
 from fedstrata.play.interrupt import Stopped
@@ -105,15 +104,10 @@ RUNS = (
 WRITTEN = [f"comparison: {Path('c/comparison.md')}", f"page: {Path('c/comparison.html')}"]
 
 
-def _compared(runs: Sequence[Outcome], **others: Any) -> Comparison:
-    """A comparison of runs that are not there."""
-    return Comparison(Path("c"), judged(Path("c"), runs, {}, **others))
-
-
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """Stands in for the comparison, and remembers what it was asked."""
-    compare = Mock(return_value=_compared(RUNS, jobs=JobCount(4000, 1240)))
+    compare = Mock(return_value=builders.compared(RUNS, jobs=JobCount(4000, 1240)))
     monkeypatch.setattr(fedstrata, "compare", compare)
     return compare
 
@@ -167,7 +161,7 @@ def test_a_comparison_with_runs_that_failed_names_the_command_that_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed = replace(RUNS[0], summary=None, clients=None, error="ResourceError: expected room")
-    monkeypatch.setattr(fedstrata, "compare", Mock(return_value=_compared((RUNS[0], failed))))
+    monkeypatch.setattr(fedstrata, "compare", Mock(return_value=builders.compared((RUNS[0], failed))))
     assert status("compare", "--algorithms", "fedavg") == 1
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith("failed: ResourceError: expected room")

@@ -35,6 +35,7 @@ from experiments.strata.rank_picture import write_picture
 from experiments.strata.rankings import RANKINGS
 from experiments.strata.robustness import ROBUSTNESS
 from experiments.tools.outcomes import MISSING, acted, difference, listed, lower_than, results, spread, table
+from experiments.trust.confirmations import confirmations
 from experiments.trust.fault_tables import FAULTS
 from experiments.trust.leak_tables import LEAKS
 from experiments.trust.null_comparisons import null_comparisons
@@ -147,6 +148,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "after": after,
     "gap": gap,
     "null_comparisons": null_comparisons,
+    "confirmations": confirmations,
     "iid": identical,
     "compared": compared,
     "against": against,

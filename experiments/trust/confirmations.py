@@ -11,13 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import fedstrata as fs
 from experiments.strata.federations import RESULTS
+from experiments.tools import outcomes
 from experiments.tools.outcomes import MISSING, table
+from fedstrata.objective.metric_info import SMALLEST_DIFFERENCE
+from fedstrata.report.comparison.folder import Difference
+from fedstrata.report.differences import corrected, over_seeds
 
 PATH = RESULTS / "confirmations.json"
 EXPERIMENT = Path(__file__).with_suffix(".toml")
@@ -26,48 +31,57 @@ SEEDS: Mapping[str, range] = {"first": range(5), "fresh": range(100, 120)}
 
 
 def compared(seeds: range) -> dict[str, Any]:
-    """The differences of a comparison, as ``comparison.json`` has them, with the pairs in one order."""
+    """What is kept of a comparison: the difference of every two methods with each seed, and the seeds' overlap."""
     with TemporaryDirectory() as folder:
-        found = fs.compare(EXPERIMENT, METHODS, list(seeds), Path(folder) / "compared")
-    document = found.document.model_dump(mode="json")
-    means = {row.algorithm: row.figures["acc_client"] for row in found.table}
+        done = fs.compare(EXPERIMENT, METHODS, list(seeds), Path(folder) / "compared")
+    means = {row.algorithm: row.figures["acc_client"] for row in done.table}
     return {
         "seeds": list(seeds),
-        "overlap": document["overlap"],
+        "overlap": done.document.overlap,
         "accuracy": {name: round(number.mean, 4) for name, number in means.items() if number is not None},
-        "one_group": sorted({run.algorithm for run in found.runs if run.one_group}),
+        "one_model": sorted({run.algorithm for run in done.runs if run.one_model}),
         "differences": [
-            {**written, "clear": each.clear}
-            for written, each in zip(document["differences"], found.differences, strict=True)
+            {"algorithm": each.algorithm, "other": each.other, "values": each.values} for each in done.differences
         ],
     }
 
 
-def confirmations(path: Path = PATH) -> str:
-    """The pairs that the first seeds tell apart, and what the fresh ones say of them."""
-    if not path.exists():
-        return table("better | than | first seeds | fresh seeds | confirmed", [(MISSING,) * 5])
-    known = json.loads(path.read_text())
-    rows = []
-    for each in known["first"]["differences"]:
-        if not each["clear"]:
-            continue
-        pair = each["algorithm"], each["other"]
-        (fresh,) = (one for one in known["fresh"]["differences"] if {one["algorithm"], one["other"]} == set(pair))
-        same = (fresh["algorithm"], fresh["other"]) == pair
-        confirmed = "yes" if same and fresh["clear"] else "no"
-        rows.append((*pair, _shown(each, forwards=True), _shown(fresh, forwards=same), confirmed))
-    return table("better | than | first seeds | fresh seeds | confirmed", rows or [("none", "", "", "", "")])
+def judged(known: Mapping[str, Any]) -> dict[tuple[str, str], Difference]:
+    """The differences of a comparison that was kept, by the two methods, judged as on its page."""
+    pairs = [
+        Difference(
+            each["algorithm"],
+            each["other"],
+            tuple(known["seeds"]),
+            tuple(each["values"]),
+            effect=over_seeds(each["values"], known["overlap"], SMALLEST_DIFFERENCE),
+            another_start={each["algorithm"], each["other"]} <= set(known["one_model"]),
+        )
+        for each in known["differences"]
+    ]
+    p_values = corrected([each.effect for each in pairs])
+    return {(each.algorithm, each.other): replace(each, corrected=p) for each, p in zip(pairs, p_values, strict=True)}
 
 
-def _shown(difference: Mapping[str, Any], *, forwards: bool) -> str:
-    """A mean difference in points with its interval."""
-    effect = difference["effect"]
-    if effect is None:
+def confirmations(path: Path | None = None) -> str:
+    """The pairs that the first seeds or the fresh ones tell apart, and what each of them say."""
+    path = path or outcomes.RESULTS / PATH.name
+    known = json.loads(path.read_text()) if path.exists() else {}
+    titles = "better | than | five seeds | twenty fresh seeds"
+    if not SEEDS.keys() <= known.keys():
+        return table(titles, [(MISSING,) * 4])
+    first, fresh = judged(known["first"]), judged(known["fresh"])
+    pairs = [pair for pair in {**first, **fresh} if any(pair in each and each[pair].clear for each in (first, fresh))]
+    return table(titles, [(*pair, _shown(first.get(pair)), _shown(fresh.get(pair))) for pair in pairs])
+
+
+def _shown(difference: Difference | None) -> str:
+    """A mean difference in points with its interval and what a page says; a dash where the other method is better."""
+    if difference is None or difference.effect is None:
         return MISSING
-    low, high = (effect["low"], effect["high"]) if forwards else (-effect["high"], -effect["low"])
-    by = effect["by"] if forwards else -effect["by"]
-    return f"{100 * by:+.1f} ({100 * low:.1f} to {100 * high:.1f})"
+    effect = difference.effect
+    verdict = "better" if difference.clear else "cannot be told apart"
+    return f"{100 * effect.by:+.1f} ({100 * effect.low:.1f} to {100 * effect.high:.1f}), {verdict}"
 
 
 def main() -> None:

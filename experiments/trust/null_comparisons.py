@@ -46,6 +46,7 @@ from pydantic.dataclasses import dataclass as validated_dataclass
 from experiments import heart
 from experiments.heart_tables import wilson
 from experiments.strata.federations import RESULTS, gather, read
+from experiments.tools import outcomes
 from experiments.tools.outcomes import MISSING, table
 from fedstrata import core
 from fedstrata.algorithms.baselines import Local
@@ -334,9 +335,9 @@ SHOWN = (
 )
 
 
-def null_comparisons(path: Path = PATH) -> str:
+def null_comparisons(path: Path | None = None) -> str:
     """How often the sentence appears in each study, with its 95 % interval of Wilson, and the mean difference."""
-    held = read(path)
+    held = read(path or outcomes.RESULTS / PATH.name)
     return table(
         "what is compared | seeds | overlap | comparisons | the sentence appears | first better | second better "
         "| mean difference",

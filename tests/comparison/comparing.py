@@ -1,13 +1,9 @@
 """A small federation for comparisons, and what is looked at of their run folders."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import builders
-from fedstrata.comparison import Comparison
-from fedstrata.comparison.collect import judged
-from fedstrata.report.comparison.folder import Outcome
 
 KEYS: dict[str, Any] = {
     "rounds": 4,
@@ -30,9 +26,3 @@ KEYS: dict[str, Any] = {
 def left(folder: Path) -> object:
     """All that does not depend on time."""
     return builders.left(folder), (folder / "experiment.toml").read_text()
-
-
-def compared(outcomes: Sequence[Outcome], folder: Path = Path("c"), **others: Any) -> Comparison:
-    """A comparison of runs that are not written to its folder."""
-    experiment = {"data": {"name": "digits"}}
-    return Comparison(folder, judged(folder, outcomes, experiment, **others))

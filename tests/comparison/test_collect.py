@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from comparing import KEYS, compared
+from comparing import KEYS
 
 import fedstrata as fs
+from builders import compared
 from fedstrata.base.errors import RecordError
 from fedstrata.comparison.collect import read_outcome
 from fedstrata.comparison.document import write_comparison

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import compared
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import compared
 from fedstrata.objective.metric_info import ACCURACY
 from fedstrata.report.comparison.folder import Difference, Outcome, Row, Statistic
 from fedstrata.report.comparison.words import difference_text, pair_table, result_text, table_of

@@ -1,18 +1,19 @@
 """What the runs of a comparison say, with numbers that a reader can redo."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from comparing import compared
 
+from builders import compared
 from fedstrata.comparison import Comparison
 from fedstrata.objective.metric_info import ACCURACY
 from fedstrata.records.schema import Predictions
 from fedstrata.report.comparison.folder import Difference, Outcome
 from fedstrata.report.comparison.words import difference_text, scope_text, site_answers
-from fedstrata.report.differences import holm
+from fedstrata.report.differences import corrected
 
 Rights = Mapping[int, list[bool]]
 
@@ -30,18 +31,22 @@ def tested(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
     monkeypatch.setattr("fedstrata.comparison.judge.last_predictions", lambda folder: found.get(folder.resolve(), {}))
 
     def run(
-        algorithm: str, seed: int, rights: Rights, samples: list[int] | None = None, one_group: bool = False
+        algorithm: str,
+        seed: int,
+        rights: Rights,
+        samples: list[int] | None = None,
+        one_model: bool = False,
+        of_clients: Mapping[int, list[int]] | None = None,
     ) -> Outcome:
         folder = Path(f"{algorithm}-{seed}").resolve()
         count = len(next(iter(rights.values())))
         places = list(range(count)) if samples is None else samples
-        found[folder] = {
-            client: predictions(right, [1000 * client + place for place in places]) for client, right in rights.items()
-        }
+        own = of_clients or {client: [1000 * client + place for place in places] for client in rights}
+        found[folder] = {client: predictions(right, own[client]) for client, right in rights.items()}
         clients = {client: float(np.mean(right)) for client, right in rights.items()}
         summary = {"acc_client": float(np.mean(list(clients.values()))), "acc_worst": 0.0, "clusters": 1, "ari": None}
         costs = {"rounds_to_partition": 1, "bytes_down": 1, "bytes_up": 1, "seconds": 1.0}
-        return Outcome(algorithm, seed, folder, {**summary, **costs}, clients, one_group)
+        return Outcome(algorithm, seed, folder, {**summary, **costs}, clients, one_model)
 
     return run
 
@@ -82,7 +87,13 @@ def test_folds_of_one_shuffle_count_as_divisions_of_the_same_samples(tested: Cal
         for name, gain in {"strata": 2, "fedavg": 0}.items()
         for seed in range(5)
     ]
-    assert compared(runs, folds=5).document.overlap == pytest.approx(0.2)
+    folds, others = compared(runs, folds=5), compared(runs)
+    assert folds.document.overlap == others.document.overlap == 0
+    effect, plain = difference(folds).effect, difference(others).effect
+    assert effect is not None and plain is not None
+    # The variance is 1/5 + 0.2 / 0.8 of s² in the place of 1/5.
+    assert effect.high - effect.by == pytest.approx((plain.high - plain.by) * 1.5)
+    assert "cross-validation" in scope_text(folds.document)
 
 
 def test_on_the_same_test_samples_other_starts_and_other_samples_have_to_agree(tested: Callable[..., Outcome]) -> None:
@@ -102,13 +113,15 @@ def test_on_the_same_test_samples_other_starts_and_other_samples_have_to_agree(t
 def test_algorithms_that_never_grouped_differ_by_their_start(tested: Callable[..., Outcome]) -> None:
     """However sure the difference is."""
     runs = [
-        tested(name, seed, {0: right(count)}, list(range(40 * seed, 40 * seed + 40)), one_group=name == "ifca")
+        tested(name, seed, {0: right(count)}, list(range(40 * seed, 40 * seed + 40)), one_model=True)
         for name, counts in {"ifca": (30, 31, 32, 30), "fedavg": (20, 20, 21, 20)}.items()
         for seed, count in enumerate(counts)
     ]
-    found = compared(runs)
+    found = compared(runs, same_clients=True)
     only = difference(found)
     assert only.corrected is not None and only.corrected < 0.001 and not only.clear
+    assert found.sites == (), "nobody is told that grouping gains"
+    assert difference(compared(runs, same_training=False)).clear, "settings of a sweep may train otherwise"
     text = difference_text(only, found.document)
     assert text.startswith("ifca and fedavg cannot be told apart") and "by their start alone" in text
 
@@ -120,8 +133,9 @@ def test_p_values_are_corrected_for_all_pairs(tested: Callable[..., Outcome]) ->
         for seed, count in enumerate(counts)
     ]
     found = compared(runs).differences
-    known = [each.effect.p for each in found if each.effect is not None]
-    assert [each.corrected for each in found] == holm(known) and holm(known) != known
+    effects = [each.effect for each in found]
+    assert [each.corrected for each in found] == corrected(effects)
+    assert sum(each.effect is not None and each.corrected != each.effect.p for each in found) >= 2
 
 
 def sites(tested: Callable[..., Outcome]) -> Comparison:
@@ -159,10 +173,10 @@ def test_each_client_is_told_whether_it_gains_and_the_losers_come_first(tested: 
     assert (0, "local", "fedavg") not in verdicts, "training alone is compared once"
     answers = site_answers(found.document)
     assert answers["Who gains from joining?"] == [
-        "fedavg: better for Ghent; worse for Lyon; not known for Bern.",
-        "strata: better for Ghent; worse for Lyon; not known for Bern.",
+        "fedavg: better for Ghent; worse for Lyon; cannot be told for Bern.",
+        "strata: better for Ghent; worse for Lyon; cannot be told for Bern.",
     ]
-    assert answers["Who should stay alone?"] == ["Lyon: worse in what was compared, and better in nothing."]
+    assert answers["Who should stay alone?"] == ["Lyon: worse with everything that was compared."]
 
 
 def test_with_one_seed_clients_are_compared_sample_by_sample(tested: Callable[..., Outcome]) -> None:
@@ -192,3 +206,28 @@ def test_a_comparison_is_a_frame_and_a_table_of_latex(tested: Callable[..., Outc
     text = found.to_latex()
     assert r"51.2 ± 1.8 \%" in text and text.startswith(r"\begin{tabular}")
     assert found.metric == ACCURACY
+
+
+def test_clients_that_attack_are_told_nothing(tested: Callable[..., Outcome]) -> None:
+    runs = [tested(name, 0, {0: right(20), 1: right(20)}) for name in ("fedavg", "local")]
+    attacked = [replace(run, summary={**(run.summary or {}), "attack": {"clients": [1]}}) for run in runs]
+    assert [site.client for site in compared(attacked).sites] == [0]
+
+
+def test_one_test_set_for_other_clients_is_not_the_same_test(tested: Callable[..., Outcome]) -> None:
+    """Both seeds test the samples 0 to 39, of which client 0 has the first half, and then the second."""
+    halves = [list(range(20)), list(range(20, 40))]
+    samples = {0: dict(enumerate(halves)), 1: dict(enumerate(halves[::-1]))}
+    runs = [
+        tested(name, seed, {0: right(10 + gain * seed, 20), 1: right(10, 20)}, of_clients=samples[seed])
+        for name, gain in {"strata": 3, "fedavg": 0}.items()
+        for seed in (0, 1)
+    ]
+    assert compared(runs).document.overlap == 0
+
+
+def test_nobody_is_reassured_where_nothing_could_be_tested(tested: Callable[..., Outcome]) -> None:
+    """Runs without predictions, as of earlier versions."""
+    runs = [replace(tested(name, 0, {0: right(20)}), folder=Path("gone")) for name in ("fedavg", "local")]
+    answers = site_answers(compared(runs).document)
+    assert answers == {"Who gains from joining?": ["fedavg: not tested for 0."]}

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from experiments.heart import COLUMNS, FOLDER, HOSPITALS
 from numpy.typing import NDArray
@@ -66,7 +66,8 @@ def cross_validated(patients: pd.DataFrame) -> dict[str, NDArray[np.float64]]:
                     ).fit(features[some], disease[some])
                     for some in (train, pooled)
                 ]
-                scores[name].append(tuple(float(model.score(features[test], disease[test])) for model in models))
+                alone, both = (float(model.score(features[test], disease[test])) for model in models)
+                scores[name].append((alone, both))
     return {name: np.array(values).T for name, values in scores.items()}
 
 

@@ -17,7 +17,7 @@ from fedstrata.data.memory import Clients
 
 def few_patients(number: int) -> Clients:
     rng = np.random.default_rng(number)
-    return {name: (rng.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for name in "abcd"}
+    return {name: (rng.normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2) for name in "ab"}
 
 
 @pytest.mark.parametrize("name", STUDIES)

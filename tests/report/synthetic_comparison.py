@@ -6,8 +6,9 @@ from pathlib import Path
 
 from synthetic_run import edit, edit_rounds, write
 
+from builders import compared
 from fedstrata.comparison import Comparison
-from fedstrata.comparison.collect import judged, read_outcome
+from fedstrata.comparison.collect import read_outcome
 from fedstrata.comparison.document import write_comparison
 
 GAINS = {"fedavg": 0.0, "cfl": 0.01, "strata": 0.02}
@@ -38,4 +39,4 @@ def compare_folders(folders: Sequence[Path], out: Path) -> Comparison:
     pairs = zip(folders, keys, strict=True)
     runs = tuple(read_outcome(own["algorithm"]["name"], own["seed"], folder) for folder, own in pairs)
     common = {name: value for name, value in keys[0].items() if name not in ("algorithm", "seed")}
-    return write_comparison(Comparison(out, judged(out, runs, common)))
+    return write_comparison(compared(runs, out, common))

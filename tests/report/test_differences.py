@@ -1,5 +1,6 @@
 """How much better one model or method is than another, with numbers that a reader can redo."""
 
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -12,7 +13,7 @@ from sklearn import metrics
 
 from fedstrata.objective.metric_info import ACCURACY, METRIC_INFOS
 from fedstrata.records.schema import Predictions
-from fedstrata.report.differences import Effect, holm, of_clients, of_counts, of_samples, over_seeds, sample_gains
+from fedstrata.report.differences import Effect, corrected, of_clients, of_counts, of_samples, over_seeds, sample_gains
 
 AUC = METRIC_INFOS["roc_auc"]
 
@@ -111,12 +112,30 @@ def test_the_error_of_a_difference_of_areas_is_that_of_delong() -> None:
     assert (found.high - found.low) / 2 == pytest.approx(1.966 * sqrt(variance), rel=0.04)
 
 
+@pytest.mark.parametrize("positives", [1, 4])
+def test_an_area_of_few_samples_of_a_class_is_not_judged(positives: int) -> None:
+    """Of one positive sample the variance would be 0."""
+    truth = (np.arange(54) < positives).astype(float)
+    one, two = predictions(truth, score=truth - 0.5), predictions(truth, score=0.5 - truth)
+    assert sample_gains(one, two, AUC) is None
+
+
+def test_means_over_starts_that_say_opposite_things_are_no_votes() -> None:
+    """30 samples gain a fifth, and 8 lose all: the mean is a loss, which a count of samples would call a gain."""
+    gains = np.repeat([0.2, -1.0], [30, 8])
+    found = of_samples(gains, np.arange(38), ACCURACY)
+    assert found.by < 0 and found.p > 0.05
+
+
 def test_a_metric_that_is_no_mean_is_not_compared_sample_by_sample() -> None:
     truth = np.array([0, 1, 2])
     one = predictions(truth, truth)
     assert sample_gains(one, one, METRIC_INFOS["f1_macro"]) is None
     assert sample_gains(one, one, AUC) is None, "there are three classes"
-    assert sample_gains(one, predictions(truth[:2], truth[:2]), ACCURACY) is None, "the other one has other samples"
+    others = one._replace(sample=one.sample + 10)
+    assert sample_gains(one, others, ACCURACY) is None, "they are other samples"
+    own = replace(ACCURACY, meaning="of the user's own")
+    assert sample_gains(one, one, own) is None, "a metric of the user's own may be called accuracy"
 
 
 def test_the_corrected_resampled_t_test_is_that_of_nadeau_and_bengio() -> None:
@@ -135,18 +154,30 @@ def test_the_corrected_resampled_t_test_is_that_of_nadeau_and_bengio() -> None:
 
 def test_a_single_seed_and_seeds_that_agree_do_not_tell_the_noise() -> None:
     assert over_seeds([0.1], 0.0) is None and over_seeds([0.1, 0.1], 0.0) is None
+    assert over_seeds([0.9 - 0.8, 0.8 - 0.7, 0.7 - 0.6], 0.0) is None, "they differ by rounding alone"
+
+
+def test_a_spread_that_nobody_sees_counts_as_the_smallest_that_is_seen() -> None:
+    """Differences of 10.00, 10.03 and 10.05 points are clear, and not as clear as their spread of 0.025 says."""
+    found = over_seeds([0.1, 0.1003, 0.1005], 0.0, smallest=0.0005)
+    assert found is not None and found.high - found.by == pytest.approx(4.3027 * 0.0005 / sqrt(3), rel=1e-4)
 
 
 def test_holm_multiplies_the_smallest_by_the_number_of_comparisons() -> None:
-    """The p-values 0.01, 0.04 and 0.03: 3 x 0.01, 2 x 0.03, and no less than that for 0.04."""
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([]) == []
+    """0.01, 0.04 and 0.03: 3 x 0.01, 2 x 0.03, and no less than that for 0.04. Unknown ones do not count."""
+    effects = [None if p is None else Effect(0.0, 0.0, 0.0, p) for p in (0.01, None, 0.04, 0.03)]
+    assert corrected(effects) == [pytest.approx(0.03), None, pytest.approx(0.06), pytest.approx(0.06)]
+    assert corrected([]) == [] and corrected([None]) == [None]
 
 
 def test_of_devices_that_keep_their_samples_the_error_is_that_of_different_samples() -> None:
-    # With 100 samples, 0.9 and 0.8 are 0.05 apart by chance alone: sqrt((0.09 + 0.16) / 100).
-    found = of_counts(100, 0.9, 0.8, ACCURACY)
-    assert found is not None and found.high - found.by == pytest.approx(1.96 * 0.05, rel=1e-3)
+    # Of 98 samples 88 and 78 are right, with a success and a failure more 89 and 79 of 100.
+    found = of_counts(98, 88 / 98, 78 / 98, ACCURACY)
+    error = sqrt((0.89 * 0.11 + 0.79 * 0.21) / 100)
+    assert found is not None and found.by == pytest.approx(10 / 98)
+    assert (found.low, found.high) == pytest.approx((0.1 - 1.96 * error, 0.1 + 1.96 * error), abs=1e-4)
+    three = of_counts(3, 1.0, 0.0, ACCURACY)
+    assert three is not None and three.p > 0.01 and three.low < 1, "three samples are few"
     assert of_counts(100, 0.9, 0.8, METRIC_INFOS["f1_macro"]) is None, "nobody knows how much of it is chance"
 
 
@@ -156,3 +187,4 @@ def test_the_mean_over_clients_has_the_error_of_all_their_units() -> None:
     assert found is not None and found.by == 0.25
     # sqrt(2 * (0.5² + 0.5²) / 2²) / 2 clients, and 4.303 of two degrees of freedom
     assert found.high - found.by == pytest.approx(4.3027 * 0.25, rel=1e-4)
+    assert of_clients([np.zeros(2), np.ones(1)], [np.arange(2), np.arange(1)]) is None, "nobody knows the error of one"

@@ -1,6 +1,6 @@
 """One snapshot of each kind of page: its texts, and what its charts are made of.
 
-After a change on purpose, or when the runs in ``runs`` were made again, ``python tests/report/test_pages.py`` writes
+After a change on purpose, or when the runs in ``runs`` were made again, ``PYTHONPATH=tests python tests/report/test_pages.py`` writes
 them anew, and the difference is read.
 """
 

@@ -9,9 +9,9 @@ import pytest
 from synthetic_comparison import GAINS, compare, compare_folders, run
 from synthetic_run import edit, edit_rounds, figures_of, text_of
 
+from builders import compared
 from fedstrata.base.errors import RecordError
 from fedstrata.comparison import Comparison
-from fedstrata.comparison.collect import judged
 from fedstrata.comparison.document import write_comparison
 from fedstrata.report.comparison.folder import JobCount, Outcome, Statistic
 from fedstrata.report.comparison.page import build_comparison
@@ -19,9 +19,9 @@ from fedstrata.report.comparison.page import build_comparison
 EVIL = '<img src=x onerror="window.ran=1"></script><b>&'
 
 
-def again(compared: Comparison, *more: Outcome, folder: Path, **others: Any) -> Comparison:
+def again(both: Comparison, *more: Outcome, folder: Path, **others: Any) -> Comparison:
     """The comparison with further runs, in another folder."""
-    return Comparison(folder, judged(folder, [*compared.runs, *more], compared.document.experiment, **others))
+    return compared([*both.runs, *more], folder, both.document.experiment, **others)
 
 
 @pytest.fixture
@@ -128,8 +128,7 @@ def test_runs_that_diverged_are_named_at_the_top(both: Comparison) -> None:
 def test_a_comparison_of_which_every_run_failed_has_a_page_too(tmp_path: Path) -> None:
     failed = Outcome("ditto", 0, tmp_path / "ditto-0", error="IndexError: list index out of range")
     experiment = {"data": {"name": "digits", "clients": 20}, "partition": {"scheme": "iid"}, "model": {"name": "mlp"}}
-    document = judged(tmp_path / "all", [failed], {"rounds": 2, **experiment}, jobs=JobCount(0, 0))
-    write_comparison(Comparison(tmp_path / "all", document))
+    write_comparison(compared([failed], tmp_path / "all", {"rounds": 2, **experiment}, jobs=JobCount(0, 0)))
     text = page(tmp_path / "all")
     assert "No run of this comparison is finished." in text and "1 algorithm on digits" in text
     assert "<h2>Charts" not in text and figures_of(text) == {}
@@ -191,9 +190,9 @@ def test_a_comparison_names_the_attackers_and_has_the_scores_of_the_honest_clien
         edit(folder / "summary.json", attack={"clients": attackers, "acc_honest": 0.75})
         file = folder / "experiment.toml"
         file.write_text(file.read_text() + '\n[attack]\nkind = "sign_flip"\nshare = 0.4\n')
-    compared = compare_folders(folders, tmp_path / "both")
-    assert all(row.figures["acc_honest"] == Statistic(0.75, 0.0, 0.75, 0.75) for row in compared.table)
-    told = page(compared.folder)
+    attacked = compare_folders(folders, tmp_path / "both")
+    assert all(row.figures["acc_honest"] == Statistic(0.75, 0.0, 0.75, 0.75) for row in attacked.table)
+    told = page(attacked.folder)
     assert "sign_flip by clients 1\N{EN DASH}3 with seed 0; clients 0, 4 with seed 1. All figures" in told
     assert "honest clients</th>" in told and told.count("<td>75.0 ± 0.0 %</td>") == len(GAINS)
 

@@ -14,8 +14,8 @@ from fedstrata.build.problem import objective_of
 from fedstrata.comparison.document import Comparison, RunFailure, write_comparison
 from fedstrata.comparison.judge import Judge
 from fedstrata.config import Experiment, dumps
-from fedstrata.objective.metric_info import ACCURACY, MetricInfo
 from fedstrata.records.arrays import last_scores
+from fedstrata.records.client_models import ClientModels
 from fedstrata.records.folder import Folder
 from fedstrata.report.comparison.folder import Document, JobCount, Outcome
 
@@ -61,56 +61,28 @@ def conclude(
             outcome = Outcome(experiment.title, experiment.seed, folder, **asdict(failure))
         runs.append(outcome)
     first = next(iter(experiments.values()))
-    found = [Folder(run.folder).data() for run in runs if run.summary is not None]
-    records = [record for record in found if record is not None]
-    document = judged(
-        out,
-        runs,
-        _shared_keys(list(keys.values())),
-        objective_of(first).metric_info,
+    folds = first.data.folds
+    # The settings of a sweep may train otherwise.
+    same_training = len({str(each) for each in keys.values()}) == 1
+    judge = Judge(runs, objective_of(first).metric_info, folds, same_training=same_training)
+    same_clients = all(each.partition["scheme"] == "natural" for each in experiments.values())
+    records = [record for run in runs if run.summary is not None if (record := Folder(run.folder).data()) is not None]
+    document = Document(
+        experiment=_shared_keys(list(keys.values())),
         jobs=jobs,
+        runs=tuple(replace(run, folder=Path(os.path.relpath(run.folder, out))) for run in runs),
+        table=judge.table,
+        differences=judge.differences,
+        metric=judge.metric,
         clients=records[0].names if records else (),  # All runs of a comparison have the same clients.
         # What looks wrong with their data, each line once.
         warnings=tuple(dict.fromkeys(line for record in records for line in record.warnings)),
-        same_clients=all(each.partition["scheme"] == "natural" for each in experiments.values()),
-        folds=first.data.folds,
+        same_clients=same_clients,
+        overlap=judge.overlap,
+        folds=folds,
+        sites=judge.sites if same_clients or len({run.seed for run in runs}) == 1 else (),
     )
     return write_comparison(Comparison(out, document))
-
-
-def judged(
-    out: Path,
-    runs: Sequence[Outcome],
-    experiment: dict[str, Any],
-    metric: MetricInfo = ACCURACY,
-    *,
-    folds: int | None = None,
-    same_clients: bool = False,
-    **others: Any,
-) -> Document:
-    """What runs say, each by itself and beside each other.
-
-    Args:
-        out: The folder of the comparison.
-        runs: The outcome of each run.
-        experiment: The keys that all have in common.
-        metric: The metric of all.
-        folds: The number of folds of a cross-validation; None where each seed draws its test samples.
-        same_clients: Whether all seeds have the same clients.
-        others: The other values of the document.
-    """
-    judge = Judge(runs, metric, folds)
-    return Document(
-        experiment=experiment,
-        runs=tuple(replace(run, folder=Path(os.path.relpath(run.folder, out))) for run in runs),
-        metric=metric,
-        same_clients=same_clients,
-        table=judge.table,
-        differences=judge.differences,
-        overlap=judge.overlap,
-        sites=judge.sites if same_clients or len({run.seed for run in runs}) == 1 else (),
-        **others,
-    )
 
 
 def _refuse_other_data(run: Outcome, runs: Sequence[Outcome]) -> None:
@@ -159,6 +131,18 @@ def read_outcome(name: str, seed: int, folder: Path) -> Outcome:
             f"{folder / 'clients'}: expected the last score of at least one client, found none that is known; run "
             "again, with more test samples of each client or another local.metric if its metric is not defined"
         )
-    decided = any(node.why for node in records.tree())
-    one_group = decided and all(each["clusters"] <= 1 for each in records.rounds())
-    return Outcome(name, seed, folder, summary, known, one_group)
+    return Outcome(name, seed, folder, summary, known, one_model=_has_one_model(records))
+
+
+def _has_one_model(records: Folder) -> bool:
+    """Whether a run trained one model for all clients: FedAvg, or one that looked for groups and never had two."""
+    summary = records.summary()
+    looked = any(node.why for node in records.tree())
+    one_group = (looked or summary["algorithm"] == "fedavg") and all(each["clusters"] <= 1 for each in records.rounds())
+    if not one_group or "personal" in summary:
+        return False
+    try:
+        used = ClientModels.read(records.path).record.clients
+    except RecordError:
+        return False  # Nothing is said of models that are gone.
+    return not any(each.personal for each in used)

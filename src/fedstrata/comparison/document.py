@@ -153,7 +153,7 @@ def _pandas() -> Any:
     try:
         import pandas  # type: ignore[import-untyped]
     except ImportError:
-        raise InputError("a data frame of a comparison: expected pandas, found none; pip install pandas") from None
+        raise InputError("to_frame, to_latex: expected pandas, found none; pip install pandas") from None
     return pandas
 
 

@@ -13,17 +13,25 @@ import numpy as np
 from numpy import float64, int64
 from numpy.typing import NDArray
 
-from fedstrata.objective.metric_info import MetricInfo
+from fedstrata.objective.metric_info import METRIC_INFOS, METRICS_OF_NUMBERS, MetricInfo
 from fedstrata.records.arrays import last_predictions
 from fedstrata.records.schema import VALIDATION_MEASURE, Predictions
-from fedstrata.report.comparison.folder import SAME_TESTS, Difference, Outcome, Row, Site, SiteDifference, Statistic
+from fedstrata.report.comparison.folder import (
+    SAME_TESTS,
+    Difference,
+    Outcome,
+    Row,
+    Site,
+    SiteDifference,
+    Statistic,
+    attackers_of,
+)
 from fedstrata.report.comparison.words import COLUMNS
-from fedstrata.report.differences import Effect, holm, of_clients, of_samples, over_seeds, sample_gains
-from fedstrata.report.references import ALGORITHMS as REFERENCES
+from fedstrata.report.differences import DECIMALS, Effect, corrected, of_clients, of_samples, over_seeds, sample_gains
 from fedstrata.report.summary import stage_cost
 
-_DECIMALS = 12
-"""The decimals of a difference. Those after them are errors of rounding, by which equal results would differ."""
+_MOST_OVERLAP = 0.9
+"""A larger overlap of the test samples of one client counts as this one."""
 
 
 class Judge:
@@ -33,12 +41,16 @@ class Judge:
         runs: The runs, with folders that can be read.
         metric: The metric of all runs.
         folds: The number of folds of a cross-validation; None where each seed draws its test samples.
+        same_training: Whether all algorithms train alike. The settings of a sweep need not.
     """
 
-    def __init__(self, runs: Sequence[Outcome], metric: MetricInfo, folds: int | None = None) -> None:
+    def __init__(
+        self, runs: Sequence[Outcome], metric: MetricInfo, folds: int | None = None, *, same_training: bool = True
+    ) -> None:
         """Sort the runs; their predictions are read when they are asked for."""
-        self._all = runs
         self.metric = metric
+        self._all = runs
+        self._same_training = same_training
         # Two folds of one shuffle have no sample in common, but their training samples have: they count as two random
         # divisions of the same samples, as by Bouckaert and Frank, "Evaluating the replicability of significance tests
         # for comparing learning algorithms", 2004.
@@ -66,18 +78,20 @@ class Judge:
         }
 
     @cached_property
-    def overlap(self) -> float | None:
-        """The share of test samples that two seeds have in common; None where that is not known."""
-        by_seed = {seed: found for runs in self._predictions.values() for seed, found in runs.items() if found}
-        return self._overlap([np.concatenate([each.sample for each in found.values()]) for found in by_seed.values()])
+    def _tests(self) -> dict[int, dict[int, Predictions]]:
+        """The predictions of one run of each seed, by client: all runs of a seed have the same test samples."""
+        return {seed: some for runs in self._predictions.values() for seed, some in runs.items() if some}
 
-    def _overlap(self, tests: Sequence[NDArray[int64]]) -> float | None:
-        """The mean share of test samples that two seeds have in common, given those of each seed."""
-        if len(tests) < 2:
-            return None
-        _, counts = np.unique(np.concatenate([np.unique(each) for each in tests]), return_counts=True)
-        shared = float((counts * (counts - 1)).sum()) / float((len(tests) - 1) * counts.sum())
-        return max(shared, self._least_overlap)
+    @cached_property
+    def overlap(self) -> float | None:
+        """The share of test units that two seeds have in common; None where that is not known.
+
+        Where all seeds have one set of test samples, and other clients get them, only those of the same client count.
+        """
+        shared = _overlap([np.concatenate([each.unit for each in some.values()]) for some in self._tests.values()])
+        if shared is None or shared < SAME_TESTS:
+            return shared
+        return _overlap([_by_client(some) for some in self._tests.values()])
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
@@ -85,30 +99,32 @@ class Judge:
 
         All runs of a seed have the same clients, data and cohorts.
         """
-        found = []
-        for one, other in combinations(self._runs, 2):
-            seeds = [seed for seed in self._runs[one] if seed in self._runs[other]]
-            if seeds:
-                found.append(self._difference(one, other, seeds))
-        corrected = iter(holm([each.effect.p for each in found if each.effect is not None]))
-        return tuple(each if each.effect is None else replace(each, corrected=next(corrected)) for each in found)
+        pairs = [(one, other, self._common_seeds(one, other)) for one, other in combinations(self._runs, 2)]
+        differences = [self._difference(one, other, seeds) for one, other, seeds in pairs if seeds]
+        p_values = corrected([each.effect for each in differences])
+        return tuple(replace(each, corrected=p) for each, p in zip(differences, p_values, strict=True))
+
+    def _common_seeds(self, one: str, other: str) -> list[int]:
+        return [seed for seed in self._runs[one] if seed in self._runs[other]]
 
     def _difference(self, one: str, other: str, seeds: Sequence[int]) -> Difference:
         """The difference of two algorithms, with the one of the better mean first."""
         scores = {name: [_score(self._runs[name][seed]) for seed in seeds] for name in (one, other)}
         pairs = zip(scores[one], scores[other], strict=True)
-        values = tuple(round(self.metric.gain(own, others), _DECIMALS) for own, others in pairs)
+        values = tuple(round(self.metric.gain(own, others), DECIMALS) for own, others in pairs)
         if mean(values) < 0:
             return self._difference(other, one, seeds)
-        alike = all(self._never_grouped(name) for name in (one, other))
+        alike = self._same_training and all(self._has_one_model(name) for name in (one, other))
         smallest = self.metric.smallest_gain(*map(mean, scores.values()))
-        effect = None
-        if self.overlap is not None:
-            effect = self._effect(values, self.overlap, lambda: self._of_clients(one, other, seeds), smallest)
+        effect = self._effect(values, lambda: self._of_clients(one, other, seeds), smallest)
         return Difference(one, other, tuple(seeds), values, smallest, effect, another_start=alike)
 
     def _effect(
-        self, values: Sequence[float], overlap: float, of_models: Callable[[], Effect | None], smallest: float = 0.0
+        self,
+        values: Sequence[float],
+        of_models: Callable[[], Effect | None],
+        smallest: float = 0.0,
+        overlap: float = 0.0,
     ) -> Effect | None:
         """The difference of two methods over several seeds.
 
@@ -117,99 +133,129 @@ class Judge:
 
         Args:
             values: The difference with each seed.
-            overlap: The overlap of their test samples.
             of_models: Compares the models on these samples.
-            smallest: A spread over seeds that cannot be seen, and so says nothing about chance.
+            smallest: The smallest difference that can be seen.
+            overlap: The overlap of the test units of one client; that of all clients counts where it is larger.
         """
-        if len(values) < 2 or stdev(values) < smallest:
+        if self.overlap is None:
             return None
-        if overlap < SAME_TESTS:
-            return over_seeds(values, overlap)
-        both = [over_seeds(values, 0.0), of_models()]
-        known = [each for each in both if each is not None]
-        return max(known, key=lambda each: each.p) if len(known) == len(both) else None
+        if self.overlap >= SAME_TESTS:
+            both = [over_seeds(values, 0.0, smallest), of_models()]
+            known = [each for each in both if each is not None]
+            return max(known, key=lambda each: each.p) if len(known) == len(both) else None
+        return over_seeds(values, min(max(self.overlap, overlap, self._least_overlap), _MOST_OVERLAP), smallest)
 
     def _gains(self, one: str, other: str, seeds: Sequence[int], client: int) -> NDArray[float64] | None:
         """What each test sample of a client says for one of two algorithms, the mean over seeds with the same ones."""
-        found = list[NDArray[float64]]()
+        gains_of_seeds = list[NDArray[float64]]()
         for seed in seeds:
             own, others = (self._predictions[name][seed].get(client) for name in (one, other))
-            gains = None if own is None or others is None else sample_gains(own, others, self.metric)
-            if gains is None or (found and len(gains) != len(found[0])):
+            if own is None or others is None or not np.array_equal(own.sample, self._tests[seeds[0]][client].sample):
                 return None
-            found.append(gains)
-        means: NDArray[float64] = np.mean(found, axis=0)
+            gains = sample_gains(own, others, self.metric)
+            if gains is None:
+                return None
+            gains_of_seeds.append(gains)
+        means: NDArray[float64] = np.mean(gains_of_seeds, axis=0)
         return means
 
     def _of_clients(self, one: str, other: str, seeds: Sequence[int]) -> Effect | None:
         """The difference of two algorithms, the mean over clients, on test samples that are those of all seeds."""
-        tests = self._predictions[one][seeds[0]]
+        tests = self._tests.get(seeds[0], {})
         gains = {client: self._gains(one, other, seeds, client) for client in tests}
         known = {client: each for client, each in gains.items() if each is not None}
         if not known or len(known) < len(tests):
             return None
         return of_clients(known.values(), (tests[client].unit for client in known))
 
-    def _never_grouped(self, name: str) -> bool:
-        """Whether an algorithm is FedAvg, or never did anything else."""
-        return name == "fedavg" or all(run.one_group for run in self._runs[name].values())
+    def _has_one_model(self, name: str) -> bool:
+        """Whether an algorithm trained one model for all clients with every seed."""
+        return all(run.one_model for run in self._runs[name].values())
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
-        """What is said to each client, those who would lose first; none where there is no reference."""
-        references = [name for name in REFERENCES if name in self._runs]
-        pairs = [
-            (name, reference)
-            for place, reference in enumerate(references[::-1])  # training alone is that of all others
-            for name in self._runs
-            if name not in (reference, *references[::-1][:place])
-        ]
-        if not pairs:
+        """What is said to each honest client, those who would lose first; none where there is no reference."""
+        names = list(self._runs)
+        beside = [(name, "local") for name in names if "local" in names and name != "local"]
+        grouping = [name for name in names if name not in ("local", "fedavg")]
+        if self._same_training:
+            # What never grouped differs from one model for all by its start.
+            grouping = [name for name in grouping if not self._has_one_model(name)]
+        beside += [(name, "fedavg") for name in grouping if "fedavg" in names]
+        if not beside:
             return ()
-        every = [run.clients or {} for runs in self._runs.values() for run in runs.values()]
-        found = [self._site(client, pairs) for client in sorted(set().union(*every))]
-        effects = [each.effect for site in found for each in site.differences]
-        corrected = iter(holm([effect.p for effect in effects if effect is not None]))
+        attackers = {client for run in self._all for client in attackers_of(run.summary)}
+        clients = {client for runs in self._runs.values() for run in runs.values() for client in run.clients or ()}
+        sites = [self._site(client, beside) for client in sorted(clients - attackers)]
+        p_values = iter(corrected([each.effect for site in sites for each in site.differences]))
+        judged = [
+            replace(site, differences=tuple(replace(each, corrected=next(p_values)) for each in site.differences))
+            for site in sites
+        ]
+        return tuple(sorted(judged, key=lambda site: min((each.by for each in site.effects), default=0.0)))
 
-        def judged(each: SiteDifference) -> SiteDifference:
-            return each if each.effect is None else replace(each, corrected=next(corrected))
-
-        found = [replace(site, differences=tuple(map(judged, site.differences))) for site in found]
-        return tuple(sorted(found, key=lambda site: min((each.by for each in site.effects), default=0.0)))
-
-    def _site(self, client: int, pairs: Sequence[tuple[str, str]]) -> Site:
+    def _site(self, client: int, beside: Sequence[tuple[str, str]]) -> Site:
         """What is said to a client, before the p-values are corrected.
 
         Args:
             client: The client.
-            pairs: Each algorithm and the reference that it is compared with.
+            beside: Each algorithm and the reference that it is compared with.
         """
-        every = [pair for runs in self._predictions.values() for pair in runs.items()]
-        tested = {seed: found[client] for seed, found in every if client in found}
-        overlap = self._overlap([each.sample for each in tested.values()])
         scores = {
             name: {seed: run.clients[client] for seed, run in runs.items() if run.clients and client in run.clients}
             for name, runs in self._runs.items()
         }
-        compared = []
-        for name, reference in pairs:
-            seeds = [seed for seed in scores[name] if seed in scores[reference]]
-            values = [self.metric.gain(scores[name][seed], scores[reference][seed]) for seed in seeds]
-
-            def of_models(name: str = name, reference: str = reference, seeds: Sequence[int] = seeds) -> Effect | None:
-                gains = self._gains(name, reference, seeds, client)
-                return None if gains is None else of_samples(gains, tested[seeds[0]].unit, self.metric)
-
-            effect = None
-            if len(seeds) == 1:
-                effect = of_models()
-            elif seeds and overlap is not None:
-                effect = self._effect(values, overlap, of_models)
-            compared.append(SiteDifference(name, reference, effect, None))
-        of_classes = [each.truth for each in tested.values() if each.of_classes]
-        counts = [int(np.unique(truth, return_counts=True)[1].min()) for truth in of_classes]
+        tests = [some[client] for some in self._tests.values() if client in some]
+        overlap = _overlap([each.unit for each in tests]) or 0.0
+        differences = tuple(
+            SiteDifference(name, reference, self._site_effect(client, name, reference, scores, overlap), None)
+            for name, reference in beside
+        )
         means = {name: mean(by_seed.values()) if by_seed else None for name, by_seed in scores.items()}
-        return Site(client, means, tuple(compared), min(counts, default=None))
+        numbers = any(self.metric.name == METRIC_INFOS[key].name for key in METRICS_OF_NUMBERS)
+        truths = [] if numbers else [each.truth for each in tests if each.of_classes]
+        counts = [int(np.unique(truth, return_counts=True)[1].min()) for truth in truths]
+        return Site(client, means, differences, min(counts, default=None))
+
+    def _site_effect(
+        self, client: int, name: str, reference: str, scores: Mapping[str, Mapping[int, float]], overlap: float
+    ) -> Effect | None:
+        """How much better a client is served by an algorithm than by a reference.
+
+        Args:
+            client: The client.
+            name: The algorithm.
+            reference: The reference.
+            scores: The metric of the client by algorithm and seed.
+            overlap: The overlap of the client's test samples.
+        """
+        seeds = [seed for seed in scores[name] if seed in scores[reference]]
+        if not seeds:
+            return None
+
+        def of_models() -> Effect | None:
+            gains = self._gains(name, reference, seeds, client)
+            return None if gains is None else of_samples(gains, self._tests[seeds[0]][client].unit, self.metric)
+
+        if len({run.seed for run in self._all}) == 1:
+            return of_models()
+        values = [self.metric.gain(scores[name][seed], scores[reference][seed]) for seed in seeds]
+        smallest = self.metric.smallest_gain(*scores[name].values())
+        return self._effect(values, of_models, smallest, overlap)
+
+
+def _overlap(tests: Sequence[NDArray[int64]]) -> float | None:
+    """The mean share of test units that two seeds have in common, given those of each seed; None of one seed."""
+    if len(tests) < 2:
+        return None
+    _, counts = np.unique(np.concatenate([np.unique(each) for each in tests]), return_counts=True)
+    return float((counts * (counts - 1)).sum()) / float((len(tests) - 1) * counts.sum())
+
+
+def _by_client(tests: Mapping[int, Predictions]) -> NDArray[int64]:
+    """A number for each test unit of each client, other ones for other clients."""
+    most = 1 + max(int(each.unit.max()) for each in tests.values())
+    return np.concatenate([client * most + each.unit for client, each in tests.items()])
 
 
 def _score(run: Outcome) -> float:

@@ -116,19 +116,22 @@ def begun_experiment(given: Experiment, folder: Path) -> Experiment:
 def begun_experiments(wanted: Sequence[Experiment], folder: Path) -> tuple[Experiment, ...]:
     """Return the experiments of a comparison that goes on.
 
-    A run that has begun keeps its recorded keys. One that has not has the engine of a begun run with the same network.
+    A run that has begun keeps its recorded keys. One that has not has the engine of a begun run with the same network,
+    which may be of another algorithm or seed.
     """
     begun = {
         place: begun_experiment(experiment, folder_of(folder, experiment))
         for place, experiment in enumerate(wanted)
         if (folder_of(folder, experiment) / "experiment.toml").is_file()
     }
-    if not begun:
+    others = () if begun else sorted(folder.glob("*/experiment.toml"))
+    known = [*begun.values(), *(load_experiment(path, find_data=False) for path in others)]
+    if not known:
         raise RecordError(
             f"{str(folder)!r}: expected a comparison, found none of its runs in it; start one without --resume"
         )
     engines: dict[str, EngineTable] = {}
-    for each in begun.values():
+    for each in known:
         engines.setdefault(each.model.model_dump_json(), each.engine)
     return tuple(
         begun.get(place) or each.model_copy(update={"engine": engines.get(each.model.model_dump_json(), each.engine)})

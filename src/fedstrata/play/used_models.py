@@ -178,7 +178,9 @@ def predict_test_samples(
     owners, index, values, outputs = (torch.cat(column) for column in zip(*parts, strict=True))
     order = owners.argsort(stable=True)
     owners, index, outputs = owners[order], index[order], outputs[order]
-    units = index.numpy() if data.dataset.unit is None else np.unique(data.unit_values(index), return_inverse=True)[1]
+    # Numbers that a unit has with every seed.
+    every = data.dataset.units
+    units = index.numpy() if every is None else np.unique(every, return_inverse=True)[1][index.numpy()]
     return Predictions(owners.numpy(), index.numpy(), units.astype(np.int64), *values[order].T.numpy()), outputs
 
 
@@ -265,10 +267,11 @@ def backdoor_summary(
 def _success_rates(setup: RunSetup, state: State, used: Sequence[ModelInUse]) -> dict[int, float]:
     """The success rate of the backdoor with each client that has test samples of another class than the target."""
     assert setup.trigger is not None
-    found = predict_test_samples(setup, state, used, setup.trigger.stamp)
-    if found is None or setup.client_data.dataset.targets is not None:
+    of_classes = setup.client_data.dataset.targets is None
+    predicted = predict_test_samples(setup, state, used, setup.trigger.stamp) if of_classes else None
+    if predicted is None:
         return {}
-    samples, _ = found
+    samples, _ = predicted
     others = samples.truth != setup.trigger.target
     owners = samples.client[others]
     fooled = samples.predicted[others] == setup.trigger.target

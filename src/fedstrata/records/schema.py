@@ -133,6 +133,7 @@ class Predictions(NamedTuple):
         client: The client ids, ascending, (s,).
         sample: The place of each sample in the data, (s,). Two seeds may test the same one.
         unit: The unit of each sample, (s,): samples of one unit, such as windows of one recording, are not independent.
+            Two seeds have one number for it.
         truth: The class or the number of each sample, (s,).
         predicted: The class or the number that the client's model predicts, (s,).
         score: The log-odds of the second of two classes, (s,); nan where there are no two.

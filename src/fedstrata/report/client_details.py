@@ -14,6 +14,7 @@ from fedstrata.records.schema import ALL_CLIENTS, Round
 from fedstrata.report.catalogue import SIMILARITIES, compared_by, say
 from fedstrata.report.charts.groups import class_names, classes_of, has_classes
 from fedstrata.report.clusters import Clusters
+from fedstrata.report.differences import FEW
 from fedstrata.report.drawing import ORANGE, RULE, Figure, figure, line, metric_axis, round_axis, rounded
 from fedstrata.report.reader import RunRecords
 from fedstrata.report.references import reference_text, stands_out
@@ -147,7 +148,9 @@ def _better_off(clusters: Clusters, client: int, pairs: NDArray[int64] | None) -
             continue
         words = {"metric": metric, "other": other, "reference": reference_text(name, clusters.records.settings)}
         words |= {"found": clusters.gains[name].of(client), "effect": clusters.effects[name].get(client)}
-        told.append(say("client", "better_off", fewest=fewest, **words))
+        told.append(say("client", "better_off", **words))
+    if told and fewest is not None and fewest < FEW:
+        told.append(say("client", "few_samples", fewest=fewest))
     if not told and clusters.clustered and clusters.records.summary is not None:
         return say("client", "better_off_unknown")
     return " ".join(told)

@@ -129,8 +129,9 @@ def gains(clusters: Clusters) -> list[str]:
             told.append(say("page", "gained", metric=metric, value=mean, other=reference.mean, reference=text))
         found_for = clusters.gains[name]
         if any(found_for):
-            words = {"metric": metric, "reference": text, "names": clusters.names, "most": MOST_CONCERNS}
-            told.append(say("page", "better_and_worse", **words, **found_for._asdict()))
+            words = {"reference": text, "names": clusters.names, "most": MOST_CONCERNS, **found_for._asdict()}
+            tested = any(effect is not None for effect in clusters.effects[name].values())
+            told.append(say("page", "better_and_worse", tested=tested, **words))
         found += [" ".join(told)] if told else []
     return found
 

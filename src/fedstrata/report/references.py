@@ -16,7 +16,7 @@ from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.arrays import last_predictions, last_scores
 from fedstrata.records.schema import BASELINE, Predictions, Summary, read_record
 from fedstrata.report.catalogue import WORDS
-from fedstrata.report.differences import LEVEL, Effect, holm, of_counts, of_samples, sample_gains
+from fedstrata.report.differences import LEVEL, Effect, corrected, of_counts, of_samples, sample_gains
 
 _OUTLIER_CHANCE = 0.05
 """The chance that some client seems clearly worse than the mean, if all have the mean."""
@@ -37,7 +37,9 @@ class Gain(NamedTuple):
 
     def of(self, client: int) -> str:
         """Return which of the three a client is."""
-        return "better" if client in self.better else "worse" if client in self.worse else "unclear"
+        if client in self.better:
+            return "better"
+        return "worse" if client in self.worse else "unclear"
 
 
 def effects(
@@ -71,15 +73,14 @@ def effects(
 
 
 def gain(of: Mapping[int, Effect | None]) -> Gain:
-    """Find the clients whose metric differs by more than chance, whatever the number of clients (`holm`)."""
-    known = {client: effect for client, effect in of.items() if effect is not None}
-    corrected = holm([effect.p for effect in known.values()])
-    clear = {client: known[client].by for client, p in zip(known, corrected, strict=True) if p < LEVEL}
-    return Gain(
-        [client for client, by in clear.items() if by > 0],
-        [client for client, by in clear.items() if by < 0],
-        [client for client in of if client not in clear],
-    )
+    """Find the clients whose metric differs by more than chance, whatever the number of clients (`corrected`)."""
+    verdicts: dict[str, list[int]] = {kind: [] for kind in Gain._fields}
+    for (client, effect), p in zip(of.items(), corrected(list(of.values())), strict=True):
+        kind = "unclear"
+        if effect is not None and p is not None and p < LEVEL:
+            kind = "better" if effect.by > 0 else "worse"
+        verdicts[kind].append(client)
+    return Gain(**verdicts)
 
 
 def stands_out(samples: int, value: float, mean: float, clients: int, metric: MetricInfo) -> bool:

@@ -69,7 +69,7 @@ class Difference:
         smallest: The smallest difference that can be seen where the metric is shown.
         effect: The mean with its interval and its test; None where nobody knows how much of it is chance.
         corrected: The p-value, corrected for all differences of the comparison; None without an effect.
-        another_start: Whether neither of them ever had more than one group, so that they differ by their start alone.
+        another_start: Whether both trained one model for all clients, so that they differ by their start alone.
     """
 
     algorithm: str
@@ -154,7 +154,8 @@ class Outcome:
         folder: The folder of its records; in ``comparison.json`` relative to that of the comparison.
         summary: The content of its ``summary.json``; None for a run that failed.
         clients: The metric of each client at the end, on its own test samples; without those of unknown score.
-        one_group: Whether the algorithm looked for groups and never had more than one.
+        one_model: Whether it trained one model for all clients and nothing else: FedAvg, or an algorithm that looked
+            for groups and never had more than one.
         error: Why it failed, in one line.
         traceback: Where it failed.
     """
@@ -164,7 +165,7 @@ class Outcome:
     folder: Path
     summary: Mapping[str, Any] | None = None
     clients: Mapping[int, float] | None = None
-    one_group: bool = False
+    one_model: bool = False
     error: str = ""
     traceback: str = ""
 
@@ -172,6 +173,13 @@ class Outcome:
     def warnings(self) -> list[str]:
         """What the reader of the table has to know about the run, in a line each; nothing of one that failed."""
         return [f"{self.algorithm} with seed {self.seed}: {line}" for line in warnings(self.summary or {})]
+
+
+def attackers_of(summary: Mapping[str, Any] | None) -> tuple[int, ...]:
+    """Return the clients that attack in a run, by its summary; none where they are not known."""
+    attack = (summary or {}).get("attack")
+    ids = attack.get("clients") if isinstance(attack, Mapping) else None
+    return tuple(client for client in ids if isinstance(client, int)) if isinstance(ids, list) else ()
 
 
 @dataclass(frozen=True)
@@ -237,7 +245,9 @@ class Document(BaseModel):
         clients: The name of each client, by its id, (n,).
         warnings: What looks wrong with the data of the runs.
         same_clients: Whether all seeds have the same clients, whose samples each seed divides into training and test.
-        overlap: The share of test samples that two seeds have in common; None where there is one seed.
+        overlap: The share of test units, such as samples or recordings, that two seeds have in common; None where there
+            is one seed.
+        folds: The number of folds of a cross-validation; None where each seed draws its test samples.
         sites: What it says to each client, those who would lose first; empty where seeds have other clients, or where
             there is no reference.
         sweep: The choice among the runs, where they are the settings of a sweep.
@@ -255,19 +265,18 @@ class Document(BaseModel):
     warnings: tuple[str, ...] = ()
     same_clients: bool = False
     overlap: float | None = None
+    folds: int | None = None
     sites: tuple[Site, ...] = ()
     sweep: SweepChoice | None = None
 
     @property
     def attackers(self) -> dict[int, tuple[int, ...]]:
         """The clients that attack, by seed; without seeds of which they are not known."""
-        found = dict[int, tuple[int, ...]]()
+        by_seed = dict[int, tuple[int, ...]]()
         for run in self.runs:
-            attack = (run.summary or {}).get("attack")
-            ids = attack.get("clients") if isinstance(attack, Mapping) else None
-            if isinstance(ids, list) and ids:
-                found.setdefault(run.seed, tuple(client for client in ids if isinstance(client, int)))
-        return found
+            if attackers := attackers_of(run.summary):
+                by_seed.setdefault(run.seed, attackers)
+        return by_seed
 
     @property
     def seeds(self) -> tuple[int, ...]:

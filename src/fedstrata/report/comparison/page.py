@@ -13,7 +13,6 @@ from fedstrata.report.catalogue import say
 from fedstrata.report.comparison.charts import comparison_charts, styles_of
 from fedstrata.report.comparison.folder import ComparisonFolder, Document, Outcome, read_comparison
 from fedstrata.report.comparison.words import (
-    FEW,
     choice_text,
     gains,
     pair_table,
@@ -24,6 +23,7 @@ from fedstrata.report.comparison.words import (
     site_tables,
     table_of,
 )
+from fedstrata.report.differences import FEW
 from fedstrata.report.template import render_page
 from fedstrata.report.words import IN_MEMORY, ClientNames, capital, data_name, plural
 

@@ -14,6 +14,7 @@ from fedstrata.report.comparison.folder import (
     Statistic,
     SweepChoice,
 )
+from fedstrata.report.differences import FEW
 from fedstrata.report.references import ALGORITHMS as REFERENCES
 from fedstrata.report.references import reference_text
 from fedstrata.report.words import DASH, ClientNames, duration, joined, size
@@ -45,9 +46,6 @@ _SHOWN: Mapping[str, Callable[[Statistic], str]] = {
     **dict.fromkeys(("clusters", "rounds_to_partition"), _with_range),
 }
 """How the measures are shown that are no values of the metric."""
-
-FEW = 5
-"""Test samples of a class. What rests on fewer is marked."""
 
 COLUMNS = ("acc_client", "acc_worst", "clusters", "ari", "rounds_to_partition", "bytes", "seconds")
 """The measures of every table, in the order of its columns."""
@@ -113,7 +111,8 @@ def _corrected(document: Document) -> int:
 def scope_text(document: Document) -> str:
     """Return which question the tests of a comparison answer."""
     words = {"seeds": len(document.seeds), "overlap": document.overlap, "same_clients": document.same_clients}
-    return say("comparison", "scope", **words, same_tests=(document.overlap or 0) >= SAME_TESTS)
+    same_tests = (document.overlap or 0) >= SAME_TESTS
+    return say("comparison", "scope", **words, folds=document.folds, same_tests=same_tests, sites=bool(document.sites))
 
 
 def result_text(document: Document) -> str:
@@ -254,22 +253,27 @@ def site_answers(document: Document) -> dict[str, list[str]]:
     if not document.sites:
         return {}
     names = ClientNames(document.clients)
-    found = dict[str, list[str]]()
-    for reference in REFERENCES[::-1]:  # training alone first
+    algorithms = [row.algorithm for row in document.table]
+    answers = dict[str, list[str]]()
+    for reference in ("local", "fedavg"):
         told = []
-        for algorithm in dict.fromkeys(each.algorithm for site in document.sites for each in site.differences):
-            verdicts: dict[str, list[int]] = {"better": [], "worse": [], "unclear": []}
-            for site in document.sites:
-                for each in site.differences:
-                    if (each.algorithm, each.reference) == (algorithm, reference):
-                        verdicts[each.verdict].append(site.client)
+        for algorithm in algorithms:
+            verdicts: dict[str, list[int]] = {"better": [], "worse": [], "unclear": [], "unknown": []}
+            for client, each in _beside(document, algorithm, reference):
+                verdicts["unknown" if each.effect is None else each.verdict].append(client)
             if any(verdicts.values()):
-                words = {"algorithm": algorithm, "names": names, "found": verdicts}
-                told.append(say("comparison", "site_answer", **words))
-        found[say("comparison", f"site_question_{reference}")] = told or [say("comparison", f"no_{reference}")]
-    joined_by = [(site, each) for site in document.sites for each in site.differences if each.reference == "local"]
-    worse, better = ({site.client for site, each in joined_by if each.verdict == kind} for kind in ("worse", "better"))
-    alone = sorted(worse - better)
-    if joined_by:
-        found[say("comparison", "site_question_alone")] = [say("comparison", "site_alone", names=names, alone=alone)]
-    return found
+                told.append(say("comparison", "site_answer", algorithm=algorithm, names=names, verdicts=verdicts))
+        if told or reference not in algorithms:
+            answers[say("comparison", f"site_question_{reference}")] = told or [say("comparison", f"no_{reference}")]
+    joining = [each for name in algorithms for each in _beside(document, name, "local")]
+    if any(each.effect is not None for _, each in joining):
+        others = {client for client, each in joining if each.verdict != "worse"}
+        alone = sorted({client for client, _ in joining} - others)
+        answers[say("comparison", "site_question_alone")] = [say("comparison", "site_alone", names=names, alone=alone)]
+    return answers
+
+
+def _beside(document: Document, algorithm: str, reference: str) -> list[tuple[int, SiteDifference]]:
+    """Return the clients with their difference between an algorithm and a reference."""
+    pairs = [(site.client, each) for site in document.sites for each in site.differences]
+    return [(client, each) for client, each in pairs if (each.algorithm, each.reference) == (algorithm, reference)]
