@@ -1,7 +1,8 @@
 """One snapshot of each kind of page: its texts, and what its charts are made of.
 
-After a change on purpose, or when the runs in ``runs`` were made again, ``PYTHONPATH=tests python tests/report/test_pages.py`` writes
-them anew, and the difference is read.
+After a change on purpose, or when the runs in ``runs`` were made again, this writes them anew; read the difference:
+
+    PYTHONPATH=tests python tests/report/test_pages.py
 """
 
 import re

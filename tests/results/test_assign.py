@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from pyarrow import csv
+from scipy.stats import binomtest
 
 import builders
 import fedstrata as fs
@@ -80,6 +81,8 @@ def test_a_newcomers_own_test_samples_are_what_its_accuracy_is_of(finished: Path
     for each in placed:
         assert each["accuracy"] < 0.2 and each["test_samples"] == 20
         assert each["evidence"] == placed[0]["evidence"]
+        exact = binomtest(round(20 * each["accuracy"]), 20).proportion_ci()
+        assert each["interval"] == pytest.approx([exact.low, exact.high], abs=1e-9)
     network = fs.load(finished).cluster_model(placed[0]["cluster"])
     loss = float(torch.nn.functional.cross_entropy(network.outputs(x), torch.tensor(y)))
     assert placed[0]["evidence"]["losses"][placed[0]["cluster"]] == pytest.approx(loss, rel=1e-4)
@@ -250,7 +253,18 @@ def test_the_command_prints_json(finished: Path, tmp_path: Path, capsys: pytest.
         cli.main(["assign", str(finished), str(path)])
     assert not caught.value.code
     (placed,) = json.loads(capsys.readouterr().out)
-    keys = ["client", "path", "cluster", "members", "new", "evidence", "accuracy", "test_samples", "warnings"]
+    keys = [
+        "client",
+        "path",
+        "cluster",
+        "members",
+        "new",
+        "evidence",
+        "accuracy",
+        "test_samples",
+        "interval",
+        "warnings",
+    ]
     assert list(placed) == keys
     assert (placed["client"], placed["path"]) == ("a", str(path))
     # Nodes 1 to 4 hold the clients of turns 0 to 3, three each.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import betaincinv
 
 from fedstrata import data
 from fedstrata.base.errors import DataError
@@ -61,7 +62,9 @@ def assign(
         no cluster and would found one of its own. ``evidence`` has ``losses``, the mean training loss
         of each candidate model by tree node, and what else the algorithm notes, such as a distance. ``accuracy`` is
         that of the cluster's model on its test samples, or None; with another metric, its name stands in place of
-        "accuracy", such as ``mse``, or ``perplexity`` of ``"mine:perplexity"``. ``test_samples`` is their number.
+        "accuracy", such as ``mse``, or ``perplexity`` of ``"mine:perplexity"``. ``test_samples`` is their number. An
+        accuracy has ``interval``, the lowest and the highest one that other test samples of the client may show: that
+        of Clopper and Pearson, at 95 %, as if the samples were independent.
         ``warnings`` says what makes the answer doubtful, in a line each.
 
     Raises:
@@ -84,10 +87,21 @@ def assign(
     metric = objective.metric.rpartition(":")[2]
     found = []
     for path, new, each in zip(paths, read, placed, strict=True):
-        figures = {metric: each.pop("value"), "test_samples": len(new.test(experiment.data.clients))}
+        value, samples = each.pop("value"), len(new.test(experiment.data.clients))
+        figures = {metric: value, "test_samples": samples}
+        if value is not None and objective.metric_info.share_of_samples:
+            figures["interval"] = _interval(value * samples, samples)
         warnings = list(_warnings(experiment, new.dataset, each["evidence"]["losses"]))
         found.append({"client": path.stem, "path": str(path), **each, **figures, "warnings": warnings})
     return found
+
+
+def _interval(right: float, samples: int) -> list[float]:
+    """The 95 % interval of a share of which so many of some samples are known (Clopper and Pearson, 1934)."""
+    wrong = samples - right
+    low = betaincinv(right, wrong + 1, 0.025) if right > 0 else 0.0
+    high = betaincinv(right + 1, wrong, 0.975) if wrong > 0 else 1.0
+    return [float(low), float(high)]
 
 
 def _problem_of(experiment: Experiment, run: Run) -> tuple[Problem, Algorithm[Any], Objective]:
