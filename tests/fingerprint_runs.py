@@ -469,7 +469,8 @@ def _compared(keys: Keys, algorithms: tuple[str, ...], seeds: tuple[int, ...], o
 def _swept(grid: Mapping[str, list[Any]], seeds: tuple[int, ...], out: Path) -> Parts:
     keys = {**ROTATED, "algorithm": {"name": "ifca"}, "data": {**ROTATED["data"], "validation": 0.2}}
     done = fs.sweep(keys, grid, seeds, out, quiet=True)
-    settings = {label: dict(setting) for label, setting in done.settings.items()}
+    assert done.choice is not None
+    settings = {label: dict(setting) for label, setting in done.choice.settings.items()}
     return {"settings": settings, "best": done.best, **{f"table.{row.algorithm}": row for row in done.table}}
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fedstrata.algorithms import ALGORITHMS as ALGORITHMS
     from fedstrata.algorithms.strata import Strata as Strata
     from fedstrata.comparison import Comparison as Comparison
-    from fedstrata.comparison import Sweep as Sweep
     from fedstrata.core import Algorithm
     from fedstrata.data import DATASETS as DATASETS
     from fedstrata.data.memory import Clients
@@ -47,7 +46,6 @@ _HOMES = {
     "Run": "fedstrata.results.run",
     "Step": "fedstrata.play.run",
     "Strata": "fedstrata.algorithms.strata",
-    "Sweep": "fedstrata.comparison",
     "assign": "fedstrata.results.assign",
     "describe_metric": "fedstrata.objective.metric_info",
     "export": "fedstrata.results.export",
@@ -236,7 +234,7 @@ def sweep(
     sets: Sequence[str] = (),
     resume: bool = False,
     quiet: bool = False,
-) -> Sweep:
+) -> Comparison:
     """Run an experiment with every combination of some values, and choose the best on validation data.
 
     All settings have the same clients and share equal local work, as in `compare`.
@@ -254,7 +252,7 @@ def sweep(
         quiet: Whether to show no progress.
 
     Returns:
-        The table, the settings and the choice.
+        A comparison whose rows are the settings, with the `Comparison.choice` of one of them.
 
     Raises:
         InputError: When something in the experiment or the grid is wrong; nothing has been created then.
@@ -270,7 +268,7 @@ def sweep(
         from fedstrata import comparison
 
         swept = comparison.sweep_experiments(plan, resume=resume, quiet=quiet)
-        _build_pages(swept.comparison)
+        _build_pages(swept)
     return swept
 
 

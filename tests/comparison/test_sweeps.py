@@ -29,22 +29,22 @@ IFCA_KEYS = {**KEYS, "rounds": 2, "algorithm": {"name": "ifca"}, "algorithms": {
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> fedstrata.Sweep:
+def swept(tmp_path_factory: pytest.TempPathFactory) -> fedstrata.Comparison:
     return fedstrata.sweep(IFCA_KEYS, GRID, out=tmp_path_factory.mktemp("sweep") / "sweep", quiet=True)
 
 
-def test_every_setting_is_a_run_as_if_it_were_alone(swept: fedstrata.Sweep, tmp_path: Path) -> None:
+def test_every_setting_is_a_run_as_if_it_were_alone(swept: fedstrata.Comparison, tmp_path: Path) -> None:
     assert [row.algorithm for row in swept.table] == ["lr=0.05 k=2", "lr=0.05 k=3", "lr=0.2 k=2", "lr=0.2 k=3"]
     alone = tmp_path / "alone"
     fedstrata.run(IFCA_KEYS, alone, sets=["local.lr=0.2", "algorithm.k=3"], quiet=True)
-    together = swept.comparison.folder / "lr=0.2_k=3-0"
+    together = swept.folder / "lr=0.2_k=3-0"
     assert left(together) == left(alone)
 
 
 def test_the_page_shows_the_grid_and_the_command_that_makes_the_sweep_again(
-    swept: fedstrata.Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swept: fedstrata.Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = swept.comparison.folder
+    folder = swept.folder
     page = unescape((folder / "comparison.html").read_text())
     for text in (page, (folder / "comparison.md").read_text()):
         assert "local.lr = 0.05, 0.2; algorithm.k = 2, 3" in text
@@ -68,7 +68,7 @@ def test_a_sweep_loads_and_draws_what_each_key_does(tmp_path: Path) -> None:
     swept = fedstrata.sweep(keys, GRID, out=tmp_path / "sweep", quiet=True)
     page = (tmp_path / "sweep" / "comparison.html").read_text()
     assert "fedstrata sweep" in page.partition("<h1>")[0] and ">validation</th>" in page
-    loaded = fedstrata.load(swept.comparison.folder)
+    loaded = fedstrata.load(swept.folder)
     assert loaded.table == swept.table and loaded.document.sweep == swept.choice
     (curve,) = loaded.plot("response-local-lr").data
     found = {row.algorithm: row.figures["acc_validation"] for row in swept.table}
@@ -85,11 +85,11 @@ def test_settings_with_other_networks_and_data_keys_are_runs_as_if_they_were_alo
         "local.transform": ["none", "noise"],
     }
     swept = fedstrata.sweep(keys, grid, [0, 1], out=tmp_path / "sweep", quiet=True)
-    assert len(swept.table) == 8 and len(swept.comparison.runs) == 16
+    assert len(swept.table) == 8 and len(swept.runs) == 16
     assert not any(row.failed for row in swept.table)
     sets = ["model.hidden=[4]", "data.scale=false", "local.transform=noise", "seed=1"]
     fedstrata.run(keys, tmp_path / "alone", sets=sets, quiet=True)
-    folders = {(run.algorithm, run.seed): run.folder for run in swept.comparison.runs}
+    folders = {(run.algorithm, run.seed): run.folder for run in swept.runs}
     assert left(folders["hidden=[4] scale=false transform=noise", 1]) == left(tmp_path / "alone")
     common = json.loads((tmp_path / "sweep/comparison.json").read_text())["experiment"]
     assert common["model"] == {"name": "mlp"} and "scale" not in common["data"] and common["data"]["clients"] == 8
@@ -98,8 +98,8 @@ def test_settings_with_other_networks_and_data_keys_are_runs_as_if_they_were_alo
 def test_equal_work_of_settings_with_one_network_is_done_once(tmp_path: Path) -> None:
     keys = {**KEYS, "rounds": 2, "engine": {"name": "loop"}}
     grid: dict[str, list[Any]] = {"algorithm": ["fedavg", "cfl"], "model.hidden": [[4], [16]]}
-    jobs = fedstrata.sweep(keys, grid, out=tmp_path / "sweep", quiet=True).comparison.jobs
-    alone = fedstrata.sweep(keys, {"algorithm": ["fedavg", "cfl"]}, out=tmp_path / "one", quiet=True).comparison.jobs
+    jobs = fedstrata.sweep(keys, grid, out=tmp_path / "sweep", quiet=True).jobs
+    alone = fedstrata.sweep(keys, {"algorithm": ["fedavg", "cfl"]}, out=tmp_path / "one", quiet=True).jobs
     assert jobs is not None and alone is not None
     assert jobs.asked == 2 * alone.asked and jobs.trained == 2 * alone.trained < jobs.asked
 
@@ -107,8 +107,8 @@ def test_equal_work_of_settings_with_one_network_is_done_once(tmp_path: Path) ->
 def test_a_network_that_does_not_fit_fails_alone_and_is_named(tmp_path: Path) -> None:
     keys = {**KEYS, "rounds": 1}
     swept = fedstrata.sweep(keys, {"model.name": ["mlp", "har_cnn"]}, out=tmp_path / "sweep", quiet=True)
-    assert [bool(run.summary) for run in swept.comparison.runs] == [True, False]
-    (trouble,) = swept.comparison.troubles
+    assert [bool(run.summary) for run in swept.runs] == [True, False]
+    (trouble,) = swept.troubles
     assert "name=har_cnn" in trouble and "har_cnn takes windows" in trouble
 
 
@@ -156,6 +156,7 @@ def test_scores_that_are_unknown_on_all_samples_end_no_sweep_and_are_named(tmp_p
     data = {"name": str(tmp_path / "dose.npz"), "clients": 3, "samples": 7, "test": 0.3, "validation": 0.1}
     keys = builders.keys(rounds=1, data=data, partition={"scheme": "iid"}, local={"loss": "mse"})
     swept = fedstrata.sweep(keys, {"local.lr": [0.01, 0.1]}, out=tmp_path / "sweep", quiet=True)
+    assert swept.choice is not None
     assert swept.best is None and "none has the R² on validation data from all of its runs" in swept.choice.why
 
 
@@ -163,9 +164,10 @@ def test_a_setting_is_chosen_on_samples_for_validation(tmp_path: Path) -> None:
     keys = {**IFCA_KEYS, "data": {**KEYS["data"], "validation": 0.25}}
     swept = fedstrata.sweep(keys, {"local.lr": [0.001, 0.3]}, [0, 1], out=tmp_path / "sweep", quiet=True)
     means = {
-        label: mean((run.summary or {})["acc_validation"] for run in swept.comparison.runs if run.algorithm == label)
+        label: mean((run.summary or {})["acc_validation"] for run in swept.runs if run.algorithm == label)
         for label in ("lr=0.001", "lr=0.3")
     }
+    assert swept.choice is not None
     assert swept.best == {"local.lr": 0.3} and swept.choice.value == pytest.approx(means["lr=0.3"])
     assert means["lr=0.3"] > means["lr=0.001"]
     page = (tmp_path / "sweep" / "comparison.html").read_text()
@@ -213,7 +215,7 @@ def test_one_algorithm_takes_part_several_times(tmp_path: Path) -> None:
         fedstrata.compare(keys, [IFCA(k=2), IFCA(k=2)])
 
 
-def test_a_sweep_that_was_stopped_goes_on(swept: fedstrata.Sweep, tmp_path: Path) -> None:
+def test_a_sweep_that_was_stopped_goes_on(swept: fedstrata.Comparison, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     fedstrata.sweep(IFCA_KEYS, {"local.lr": [0.05]}, out=folder, quiet=True)
     done = fedstrata.sweep(IFCA_KEYS, {"local.lr": [0.05, 0.2]}, out=folder, resume=True, quiet=True)

@@ -118,7 +118,7 @@ def test_a_sweep_varies_its_keys(outside: Path, tmp_path: Path) -> None:
         outside / "headmeans.toml", grid, out=tmp_path / "sweep", sets=["rounds=2", "data.validation=0.2"], quiet=True
     )
     assert [row.algorithm for row in swept.table] == ["k=2", "k=4"] and swept.best is not None
-    assert {run.summary["algorithm"] for run in swept.comparison.runs if run.summary} == {"headmeans:HeadMeans"}
+    assert {run.summary["algorithm"] for run in swept.runs if run.summary} == {"headmeans:HeadMeans"}
 
 
 def test_its_statistics_are_those_of_the_clients(outside: Path) -> None:

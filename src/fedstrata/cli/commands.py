@@ -124,7 +124,7 @@ def sweep_command(
         swept = fedstrata.sweep(
             experiment, parse_grid(grid), _numbers(seeds), out, sets=sets or (), resume=resume, quiet=quiet
         )
-    _show_comparison(swept.comparison, command)
+    _show_comparison(swept, command)
 
 
 def _options(sets: Sequence[str] | None, seeds: str | None) -> list[str]:

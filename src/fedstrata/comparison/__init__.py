@@ -2,11 +2,10 @@
 
 from fedstrata.comparison.document import Comparison, load_comparison
 from fedstrata.comparison.run import compare_experiments
-from fedstrata.comparison.sweep import Sweep, sweep_experiments
+from fedstrata.comparison.sweep import sweep_experiments
 
 __all__ = [
     "Comparison",
-    "Sweep",
     "compare_experiments",
     "load_comparison",
     "sweep_experiments",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,16 @@ from fedstrata.base.files import replace_file, root_folder
 from fedstrata.base.resources import resource_error
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.measures import diverged
-from fedstrata.report.comparison.folder import Difference, Document, JobCount, Outcome, Row, Site, read_document
+from fedstrata.report.comparison.folder import (
+    Difference,
+    Document,
+    JobCount,
+    Outcome,
+    Row,
+    Site,
+    SweepChoice,
+    read_document,
+)
 from fedstrata.report.comparison.page import write_comparison_page
 from fedstrata.report.comparison.words import (
     choice_text,
@@ -57,7 +66,7 @@ class RunFailure:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Runs of several algorithms on the same federations.
+    """Runs of several algorithms, or of the settings of a sweep, on the same federations.
 
     Attributes:
         folder: The folder with ``comparison.json``, ``comparison.md`` and ``comparison.html``.
@@ -97,6 +106,17 @@ class Comparison:
     def jobs(self) -> JobCount | None:
         """The number of shared jobs since the comparison was begun or resumed; None where the runs shared none."""
         return self.document.jobs
+
+    @property
+    def choice(self) -> SweepChoice | None:
+        """Which setting of a sweep was chosen, and why; None of a comparison of algorithms."""
+        return self.document.sweep
+
+    @property
+    def best(self) -> Mapping[str, Any] | None:
+        """The keys and values of the chosen setting of a sweep; None where nothing could be chosen."""
+        choice = self.choice
+        return choice.settings[choice.label] if choice is not None and choice.label is not None else None
 
     @property
     def metric(self) -> MetricInfo:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from statistics import mean
-from typing import Any
 
 from fedstrata.base.files import folder_lock, root_folder
 from fedstrata.comparison.document import Comparison, write_comparison
@@ -15,35 +14,10 @@ from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.play.progress import StatusLine
 from fedstrata.records.measures import diverged_at_end
 from fedstrata.records.schema import VALIDATION_MEASURE
-from fedstrata.report.comparison.folder import Outcome, Row, SweepChoice
+from fedstrata.report.comparison.folder import Outcome, SweepChoice
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """The settings of a sweep, and what came of them.
-
-    Attributes:
-        comparison: The runs, with a row of the table for each setting.
-        settings: The value of each key, by the label of the setting and the name of the key.
-        choice: The setting that was chosen, and by what.
-    """
-
-    comparison: Comparison
-    settings: Mapping[str, Mapping[str, Any]]
-    choice: SweepChoice
-
-    @property
-    def table(self) -> tuple[Row, ...]:
-        """The measures of every setting over the seeds."""
-        return self.comparison.table
-
-    @property
-    def best(self) -> Mapping[str, Any] | None:
-        """The keys and values of the chosen setting; None where nothing could be chosen."""
-        return None if self.choice.label is None else self.settings[self.choice.label]
-
-
-def sweep_experiments(plan: SweepPlan, *, resume: bool = False, quiet: bool = False) -> Sweep:
+def sweep_experiments(plan: SweepPlan, *, resume: bool = False, quiet: bool = False) -> Comparison:
     """Run all settings of a sweep, choose one, and write the page.
 
     Args:
@@ -66,8 +40,7 @@ def sweep_experiments(plan: SweepPlan, *, resume: bool = False, quiet: bool = Fa
     choice = replace(found, grid=plan.grid, settings=plan.settings)
     with folder_lock(root_folder(plan.folder)):
         document = compared.document.model_copy(update={"sweep": choice})
-        chosen = write_comparison(replace(compared, document=document))
-    return Sweep(chosen, plan.settings, choice)
+        return write_comparison(replace(compared, document=document))
 
 
 def choose_setting(outcomes: Sequence[Outcome], metric: MetricInfo, labels: list[str]) -> SweepChoice:
