@@ -248,6 +248,10 @@ def _site_cell(value: float | None, difference: SiteDifference | None, metric: M
     return SiteCell(metric.text(value), gain, "" if verdict == "unclear" else verdict)
 
 
+_VERDICTS = ("better", "worse", "unclear", "unknown")
+"""What is said of a client and an algorithm, in the order of the sentence."""
+
+
 def site_answers(document: Document) -> dict[str, list[str]]:
     """Return the questions of who runs a site, each with its answers; {} where nothing is said to single clients."""
     if not document.sites:
@@ -256,13 +260,17 @@ def site_answers(document: Document) -> dict[str, list[str]]:
     algorithms = [row.algorithm for row in document.table]
     answers = dict[str, list[str]]()
     for reference in ("local", "fedavg"):
-        told = []
+        by_verdicts = dict[tuple[tuple[int, ...], ...], list[str]]()
         for algorithm in algorithms:
-            verdicts: dict[str, list[int]] = {"better": [], "worse": [], "unclear": [], "unknown": []}
+            clients: dict[str, list[int]] = {kind: [] for kind in _VERDICTS}
             for client, each in _beside(document, algorithm, reference):
-                verdicts["unknown" if each.effect is None else each.verdict].append(client)
-            if any(verdicts.values()):
-                told.append(say("comparison", "site_answer", algorithm=algorithm, names=names, verdicts=verdicts))
+                clients["unknown" if each.effect is None else each.verdict].append(client)
+            if any(clients.values()):
+                by_verdicts.setdefault(tuple(map(tuple, clients.values())), []).append(algorithm)
+        told = []
+        for some, same in by_verdicts.items():
+            verdicts = dict(zip(_VERDICTS, some, strict=True))
+            told.append(say("comparison", "site_answer", algorithms=same, names=names, verdicts=verdicts))
         if told or reference not in algorithms:
             answers[say("comparison", f"site_question_{reference}")] = told or [say("comparison", f"no_{reference}")]
     joining = [each for name in algorithms for each in _beside(document, name, "local")]
