@@ -73,7 +73,9 @@ def test_the_interval_of_two_seeds_is_that_of_the_t_distribution_with_one_degree
     # 12.706 * (0.125 * sqrt(2)) / sqrt(2)
     assert found.effect is not None and not found.clear
     assert found.effect.high - 0.375 == pytest.approx(12.7062 * 0.125, rel=1e-4)
-    assert text_of(both).startswith("strata and fedavg cannot be told apart: 37.5 points higher in 2 of 2 seeds (95 %")
+    assert text_of(both).startswith(
+        "strata and fedavg cannot be told apart: strata is 37.5 points higher on average, and higher in 2 of 2 seeds (95 %"
+    )
 
 
 def test_seeds_with_the_same_difference_do_not_tell_the_noise() -> None:
@@ -94,7 +96,7 @@ def test_one_seed_has_no_spread_and_what_is_equal_is_called_so() -> None:
     alone, equal = found.differences
     assert (alone.effect, alone.clear) == (None, False)
     assert difference_text(alone, found.document).startswith(
-        "ifca and cfl cannot be told apart: 12.5 points higher with seed 4; one seed does not tell how much of it is"
+        "ifca and cfl cannot be told apart: ifca is 12.5 points higher with seed 4; one seed does not tell how much"
     )
     assert difference_text(equal, found.document) == "ifca equals fedavg in 1 of 1 seed" and not equal.clear
 
@@ -108,7 +110,7 @@ def test_the_first_sentence_names_a_winner_only_beyond_the_noise() -> None:
     assert said(runs(cfl={0: 0.5})) == "cfl: accuracy 50.0 %."
     clear = said(runs(fedavg={0: 0.25, 1: 0.25}, cfl={0: 0.375, 1: 0.375}, ifca={0: 0.5, 1: 0.51}))
     assert clear.startswith(
-        "ifca is the best of 3 algorithms: accuracy 50.5 ± 0.7 %, the highest. ifca is better than cfl: 13.0 "
+        "ifca is the best of 3 algorithms: accuracy 50.5 ± 0.7 %, the highest. ifca is better than cfl: ifca is 13.0 "
     )
     noisy = said(runs(fedavg={0: 0.25, 1: 0.25}, cfl={0: 0.375, 1: 0.5}, ifca={0: 0.5, 1: 0.5}))
     assert noisy.startswith("No algorithm of 3 is clearly the best: ifca has accuracy 50.0 ± 0.0 %, and cfl cannot")

@@ -173,7 +173,7 @@ def test_each_client_is_told_whether_it_gains_and_the_losers_come_first(tested: 
     assert (0, "local", "fedavg") not in verdicts, "training alone is compared once"
     answers = site_answers(found.document)
     assert answers["Who gains from joining?"] == [
-        "fedavg and strata: better for Ghent; worse for Lyon; cannot be told for Bern.",
+        "fedavg and strata: better for Ghent; worse for Lyon; no clear gain or loss for Bern.",
     ]
     assert answers["Who should stay alone?"] == ["Lyon: worse with everything that was compared."]
 
