@@ -134,7 +134,7 @@ def test_data_several_times_larger_than_the_memory_that_is_used_are_trained_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Parquet file of one row group: what holds its pages in memory would hold all of them."""
-    rows, width = 96000, 500  # a batch of 1,024 of them has 4 MB in float64
+    rows, width = 128000, 500  # a batch of 1,024 of them has 4 MB in float64
     values = np.random.default_rng(0).random(rows * width, dtype=np.float32)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(values), width)
     table = pa.table({"x": lists.cast(pa.list_(pa.float32())), "label": np.arange(rows) % 2})
