@@ -9,7 +9,7 @@ from fedstrata.records.arrays import last_predictions
 from fedstrata.records.folder import Folder
 from fedstrata.records.schema import Predictions
 from fedstrata.report.differences import Effect
-from fedstrata.report.references import Gain, effects, gain, stands_out
+from fedstrata.report.references import Gain, effects, gain, mean_effect, stands_out
 
 
 def rows(right: list[bool]) -> Predictions:
@@ -59,3 +59,14 @@ def test_a_client_stands_out_where_the_worst_of_so_many_would_not_be_as_bad_by_c
     assert not stands_out(8, 1.0, 0.5, 1, ACCURACY), "it is better than the mean"
     assert stands_out(1, 0.0, 1.0, 100, ACCURACY), "all others are perfect"
     assert not stands_out(100, 9.0, 1.0, 2, METRIC_INFOS["mse"]), "nobody knows what is chance"
+
+
+def test_the_mean_over_clients_is_clear_where_no_client_is() -> None:
+    """Ten clients with 12 of 20 right in the place of 10: each by itself is chance, and all together are not."""
+    own = {client: rows([True] * 12 + [False] * 8) for client in range(10)}
+    other = {client: rows([True] * 10 + [False] * 10) for client in range(10)}
+    scores = {client: (20, 0.6) for client in own}
+    assert gain(effects(scores, dict.fromkeys(own, 0.5), ACCURACY, own, other)).better == []
+    found = mean_effect(own, other, ACCURACY)
+    assert found is not None and found.by == pytest.approx(0.1) and found.low > 0.05 and found.p < 0.001
+    assert mean_effect(own, {**other, 10: other[0]}, ACCURACY) is None, "a client is in one run alone"

@@ -9,12 +9,12 @@ import numpy as np
 
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.arrays import ClientMatrix, known_scores
-from fedstrata.records.schema import Event, Round, Scores, TreeNode
+from fedstrata.records.schema import Event, Predictions, Round, Scores, TreeNode
 from fedstrata.report.catalogue import WORDS
 from fedstrata.report.differences import Effect
 from fedstrata.report.drawing import GREY, blend, palette
 from fedstrata.report.reader import RunRecords
-from fedstrata.report.references import Gain, effects, gain
+from fedstrata.report.references import Gain, effects, gain, mean_effect
 from fedstrata.report.words import ClientNames
 
 
@@ -70,11 +70,20 @@ class Clusters:
     @cached_property
     def effects(self) -> dict[str, dict[int, Effect | None]]:
         """The difference of each client from each reference, by algorithm; None where its chance is not known."""
-        own = {} if self.records.predictions is None else self.records.predictions.by_client()
         return {
-            name: effects(self.measured, each.by_client, self.metric, own, each.predictions)
+            name: effects(self.measured, each.by_client, self.metric, self._predictions, each.predictions)
             for name, each in self.records.references.items()
         }
+
+    @cached_property
+    def mean_effects(self) -> dict[str, Effect | None]:
+        """The difference of the mean over clients from each reference, by algorithm."""
+        references = self.records.references.items()
+        return {name: mean_effect(self._predictions, each.predictions, self.metric) for name, each in references}
+
+    @cached_property
+    def _predictions(self) -> dict[int, Predictions]:
+        return {} if self.records.predictions is None else self.records.predictions.by_client()
 
     @cached_property
     def gains(self) -> dict[str, Gain]:

@@ -126,7 +126,8 @@ def gains(clusters: Clusters) -> list[str]:
         told = []
         text = reference_text(name, clusters.records.settings)
         if mean is not None:
-            told.append(say("page", "gained", metric=metric, value=mean, other=reference.mean, reference=text))
+            words = {"metric": metric, "value": mean, "other": reference.mean, "reference": text}
+            told.append(say("page", "gained", effect=clusters.mean_effects[name], **words))
         found_for = clusters.gains[name]
         if any(found_for):
             words = {"reference": text, "names": clusters.names, "most": MOST_CONCERNS, **found_for._asdict()}

@@ -16,7 +16,7 @@ from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.arrays import last_predictions, last_scores
 from fedstrata.records.schema import BASELINE, Predictions, Summary, read_record
 from fedstrata.report.catalogue import WORDS
-from fedstrata.report.differences import LEVEL, Effect, corrected, of_counts, of_samples, sample_gains
+from fedstrata.report.differences import LEVEL, Effect, corrected, of_clients, of_counts, of_samples, sample_gains
 
 _OUTLIER_CHANCE = 0.05
 """The chance that some client seems clearly worse than the mean, if all have the mean."""
@@ -70,6 +70,21 @@ def effects(
         else:
             found[client] = of_counts(*own[client], other[client], metric)
     return found
+
+
+def mean_effect(own: Mapping[int, Predictions], other: Mapping[int, Predictions], metric: MetricInfo) -> Effect | None:
+    """Compare the mean metric over clients with that of a reference; None where a client cannot be compared.
+
+    Args:
+        own: What each client's model predicts.
+        other: The same of the reference.
+        metric: What is compared.
+    """
+    gains = {client: sample_gains(own[client], other[client], metric) for client in own.keys() & other.keys()}
+    known = {client: each for client, each in sorted(gains.items()) if each is not None}
+    if not known or len(known) < len(own.keys() | other.keys()):
+        return None
+    return of_clients(known.values(), (own[client].unit for client in known))
 
 
 def gain(of: Mapping[int, Effect | None]) -> Gain:
