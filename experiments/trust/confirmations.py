@@ -39,9 +39,9 @@ def compared(seeds: range) -> dict[str, Any]:
         "seeds": list(seeds),
         "overlap": done.document.overlap,
         "accuracy": {name: round(number.mean, 4) for name, number in means.items() if number is not None},
-        "one_model": sorted({run.algorithm for run in done.runs if run.one_model}),
         "differences": [
-            {"algorithm": each.algorithm, "other": each.other, "values": each.values} for each in done.differences
+            {name: getattr(each, name) for name in ("algorithm", "other", "values", "another_start")}
+            for each in done.differences
         ],
     }
 
@@ -55,7 +55,7 @@ def judged(known: Mapping[str, Any]) -> dict[tuple[str, str], Difference]:
             tuple(known["seeds"]),
             tuple(each["values"]),
             effect=over_seeds(each["values"], known["overlap"], SMALLEST_DIFFERENCE),
-            another_start={each["algorithm"], each["other"]} <= set(known["one_model"]),
+            another_start=each["another_start"],
         )
         for each in known["differences"]
     ]

@@ -131,12 +131,11 @@ def read_outcome(name: str, seed: int, folder: Path) -> Outcome:
             f"{folder / 'clients'}: expected the last score of at least one client, found none that is known; run "
             "again, with more test samples of each client or another local.metric if its metric is not defined"
         )
-    return Outcome(name, seed, folder, summary, known, one_model=_has_one_model(records))
+    return Outcome(name, seed, folder, summary, known, one_model=_has_one_model(records, summary))
 
 
-def _has_one_model(records: Folder) -> bool:
+def _has_one_model(records: Folder, summary: Mapping[str, Any]) -> bool:
     """Whether a run trained one model for all clients: FedAvg, or one that looked for groups and never had two."""
-    summary = records.summary()
     looked = any(node.why for node in records.tree())
     one_group = (looked or summary["algorithm"] == "fedavg") and all(each["clusters"] <= 1 for each in records.rounds())
     if not one_group or "personal" in summary:

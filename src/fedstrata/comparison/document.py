@@ -99,7 +99,7 @@ class Comparison:
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """What it says to each client, those who would lose first."""
+        """What it says to each client, the least gain first."""
         return self.document.sites
 
     @property

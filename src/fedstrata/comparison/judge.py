@@ -63,7 +63,7 @@ class Judge:
     @cached_property
     def table(self) -> tuple[Row, ...]:
         """The measures of every algorithm over the seeds, in the order of their first runs."""
-        attacked = any(run.summary is not None and honest_score(run.summary) is not None for run in self._all)
+        attacked = any(run.summary is not None and _honest_score(run.summary) is not None for run in self._all)
         names = dict.fromkeys(run.algorithm for run in self._all)
         return tuple(
             _row(name, [run for run in self._all if run.algorithm == name], attacked=attacked) for name in names
@@ -99,13 +99,13 @@ class Judge:
 
         All runs of a seed have the same clients, data and cohorts.
         """
-        pairs = [(one, other, self._common_seeds(one, other)) for one, other in combinations(self._runs, 2)]
-        differences = [self._difference(one, other, seeds) for one, other, seeds in pairs if seeds]
+        differences = [
+            self._difference(one, other, seeds)
+            for one, other in combinations(self._runs, 2)
+            if (seeds := [seed for seed in self._runs[one] if seed in self._runs[other]])
+        ]
         p_values = corrected([each.effect for each in differences])
         return tuple(replace(each, corrected=p) for each, p in zip(differences, p_values, strict=True))
-
-    def _common_seeds(self, one: str, other: str) -> list[int]:
-        return [seed for seed in self._runs[one] if seed in self._runs[other]]
 
     def _difference(self, one: str, other: str, seeds: Sequence[int]) -> Difference:
         """The difference of two algorithms, with the one of the better mean first."""
@@ -162,11 +162,8 @@ class Judge:
     def _of_clients(self, one: str, other: str, seeds: Sequence[int]) -> Effect | None:
         """The difference of two algorithms, the mean over clients, on test samples that are those of all seeds."""
         tests = self._tests.get(seeds[0], {})
-        gains = {client: self._gains(one, other, seeds, client) for client in tests}
-        known = {client: each for client, each in gains.items() if each is not None}
-        if not known or len(known) < len(tests):
-            return None
-        return of_clients(known.values(), (tests[client].unit for client in known))
+        gains = (self._gains(one, other, seeds, client) for client in tests)
+        return of_clients(gains, (each.unit for each in tests.values()))
 
     def _has_one_model(self, name: str) -> bool:
         """Whether an algorithm trained one model for all clients with every seed."""
@@ -174,7 +171,7 @@ class Judge:
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
-        """What is said to each honest client, those who would lose first; none where there is no reference."""
+        """What is said to each honest client, the least gain first; none where there is no reference."""
         names = list(self._runs)
         beside = [(name, "local") for name in names if "local" in names and name != "local"]
         grouping = [name for name in names if name not in ("local", "fedavg")]
@@ -277,7 +274,7 @@ def _row(name: str, runs: Sequence[Outcome], *, attacked: bool) -> Row:
     if any(VALIDATION_MEASURE in summary for summary in summaries):
         figures[VALIDATION_MEASURE] = _over_seeds(summary.get(VALIDATION_MEASURE) for summary in summaries)
     if attacked:
-        figures["acc_honest"] = _over_seeds(map(honest_score, summaries))
+        figures["acc_honest"] = _over_seeds(map(_honest_score, summaries))
     failed = tuple(run.seed for run in runs if run.summary is None)
     return Row(name, tuple(run.seed for run in runs), failed, figures)
 
@@ -293,7 +290,7 @@ def _value_of(summary: Mapping[str, Any], key: str) -> float | None:
     return value
 
 
-def honest_score(summary: Mapping[str, Any]) -> float | None:
+def _honest_score(summary: Mapping[str, Any]) -> float | None:
     """The mean metric of the clients that do not attack; None where none attack, or it is unknown."""
     found = summary.get("attack")
     value = found.get("acc_honest") if isinstance(found, Mapping) else None

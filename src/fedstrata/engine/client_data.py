@@ -22,6 +22,7 @@ from fedstrata.objective import Objective
 from fedstrata.objective.objective import in_user_code
 from fedstrata.objective.training import counted_share
 from fedstrata.partition import Partition
+from fedstrata.partition.partitioning import unit_counts
 
 _BATCHES_AT_ONCE = 4
 """Batches that are normalised together, if they have no more numbers than `_NUMBERS_AT_ONCE`."""
@@ -129,10 +130,8 @@ class ClientData:
 
     def _classes_of(self, units: np.ndarray[Any, Any], index: Tensor) -> np.ndarray[Any, Any]:
         """The class of each independent unit, (u,): the commonest of its samples."""
-        distinct, unit = np.unique(units, return_inverse=True)
-        counts = np.zeros((len(distinct), self.dataset.classes), dtype=np.int64)
-        np.add.at(counts, (unit, self.dataset.labels[index].numpy()), 1)
-        classes: np.ndarray[Any, Any] = counts.argmax(axis=1)
+        _, unit = np.unique(units, return_inverse=True)
+        classes: np.ndarray[Any, Any] = unit_counts(unit, self.dataset.labels[index].numpy()).argmax(axis=1)
         return classes
 
     def unit_values(self, index: Tensor) -> np.ndarray[Any, Any]:

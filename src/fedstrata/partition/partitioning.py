@@ -320,7 +320,7 @@ def deal_folds(labels: IntArray, folds: int, rng: np.random.Generator, units: ND
         PartitionError: When there are fewer samples or units than folds.
     """
     unit = np.arange(len(labels)) if units is None else np.unique(units, return_inverse=True)[1]
-    kinds = labels if units is None else _unit_counts(unit, labels).argmax(axis=1)
+    kinds = labels if units is None else unit_counts(unit, labels).argmax(axis=1)
     if len(kinds) < folds:
         noun = "samples" if units is None else "independent units"
         raise PartitionError(
@@ -390,7 +390,7 @@ def _hold_out_units_by_class(
     the whole units that are in its share: of five units at 0.2 it gives one, however long the units of others are.
     """
     unit, sizes = _numbered_units(units)
-    counts = _unit_counts(unit, labels)
+    counts = unit_counts(unit, labels)
     waiting: dict[int, list[int]] = {}
     for each in rng.permutation(len(sizes)):
         waiting.setdefault(int(counts[each].argmax()), []).append(int(each))
@@ -413,7 +413,7 @@ def _hold_out_units_by_class(
     return np.isin(unit, chosen or [next(iter(waiting.values()))[-1]])
 
 
-def _unit_counts(unit: IntArray, labels: IntArray) -> IntArray:
+def unit_counts(unit: IntArray, labels: IntArray) -> IntArray:
     """Return the samples of each unit and class, (units, classes)."""
     counts = np.zeros((unit.max() + 1, labels.max() + 1), dtype=np.int64)
     np.add.at(counts, (unit, labels), 1)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
+from typing import Literal
 
 import numpy as np
 from numpy import float64, int64
@@ -203,30 +204,28 @@ def of_counts(samples: int, value: float, other: float, metric: MetricInfo) -> E
     )
 
 
-def of_clients(gains: Iterable[NDArray[float64]], units: Iterable[NDArray[int64]]) -> Effect | None:
+def of_clients(gains: Iterable[NDArray[float64] | None], units: Iterable[NDArray[int64]]) -> Effect | None:
     """Compare the mean over clients of two sets of models on the clients' test samples: a paired t-test over units.
 
     Args:
-        gains: What each sample of each client says, as by `sample_gains`.
+        gains: What each sample of each client says, as by `sample_gains`; None of a client of whom it is not known.
         units: Their units.
 
     Returns:
-        The difference; None where a client has a single unit, whose error nobody knows.
+        The difference; None where a client is not known, or has a single unit, whose error nobody knows.
     """
     means = list[float]()
     variance, degrees = 0.0, 0
     for gain, unit in zip(gains, units, strict=True):
         _, place = np.unique(unit, return_inverse=True)
         count = int(place.max()) + 1
-        if count < 2:
+        if gain is None or count < 2:
             return None
         means.append(float(gain.mean()))
         sums = np.bincount(place, weights=gain - means[-1])
         variance += count / (count - 1) * float(np.square(sums).sum()) / len(gain) ** 2
         degrees += count - 1
-    by, error = float(np.mean(means)), sqrt(variance) / len(means)
-    reach = float(stdtrit(degrees, 1 - LEVEL / 2)) * error
-    return Effect(by, by - reach, by + reach, _p_value(by, error, degrees))
+    return _by_t_test(float(np.mean(means)), sqrt(variance) / len(means), degrees) if means else None
 
 
 def over_seeds(values: Sequence[float], overlap: float, smallest: float = 0.0) -> Effect | None:
@@ -251,11 +250,9 @@ def over_seeds(values: Sequence[float], overlap: float, smallest: float = 0.0) -
     values = np.round(values, DECIMALS).tolist()
     if len(set(values)) < 2:
         return None
-    by = float(np.mean(values))
     spread = max(float(np.std(values, ddof=1)), smallest)
     error = spread * sqrt(1 / len(values) + overlap / (1 - overlap))
-    reach = float(stdtrit(len(values) - 1, 1 - LEVEL / 2)) * error
-    return Effect(by, by - reach, by + reach, _p_value(by, error, len(values) - 1))
+    return _by_t_test(float(np.mean(values)), error, len(values) - 1)
 
 
 def corrected(effects: Sequence[Effect | None]) -> list[float | None]:
@@ -267,6 +264,19 @@ def corrected(effects: Sequence[Effect | None]) -> list[float | None]:
     raised[order] = np.maximum.accumulate(weights * p_values[order]).clip(max=1)
     values = iter(raised.tolist())
     return [None if effect is None else next(values) for effect in effects]
+
+
+def verdict_of(effect: Effect | None, p: float | None) -> Literal["better", "worse", "unclear"]:
+    """Return what an effect says with its corrected p-value: better or worse by more than chance, or neither."""
+    if effect is None or p is None or p >= LEVEL:
+        return "unclear"
+    return "better" if effect.by > 0 else "worse"
+
+
+def _by_t_test(by: float, error: float, degrees: int) -> Effect:
+    """Return a difference with this standard error and its degrees of freedom."""
+    reach = float(stdtrit(degrees, 1 - LEVEL / 2)) * error
+    return Effect(by, by - reach, by + reach, _p_value(by, error, degrees))
 
 
 def _interval(middle: float, error: float, degrees: float, metric: MetricInfo) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.arrays import last_predictions, last_scores
 from fedstrata.records.schema import BASELINE, Predictions, Summary, read_record
 from fedstrata.report.catalogue import WORDS
-from fedstrata.report.differences import LEVEL, Effect, corrected, of_clients, of_counts, of_samples, sample_gains
+from fedstrata.report.differences import Effect, corrected, of_clients, of_counts, of_samples, sample_gains, verdict_of
 
 _OUTLIER_CHANCE = 0.05
 """The chance that some client seems clearly worse than the mean, if all have the mean."""
@@ -80,21 +80,17 @@ def mean_effect(own: Mapping[int, Predictions], other: Mapping[int, Predictions]
         other: The same of the reference.
         metric: What is compared.
     """
-    gains = {client: sample_gains(own[client], other[client], metric) for client in own.keys() & other.keys()}
-    known = {client: each for client, each in sorted(gains.items()) if each is not None}
-    if not known or len(known) < len(own.keys() | other.keys()):
+    if own.keys() != other.keys():
         return None
-    return of_clients(known.values(), (own[client].unit for client in known))
+    gains = (sample_gains(each, other[client], metric) for client, each in own.items())
+    return of_clients(gains, (each.unit for each in own.values()))
 
 
 def gain(of: Mapping[int, Effect | None]) -> Gain:
     """Find the clients whose metric differs by more than chance, whatever the number of clients (`corrected`)."""
     verdicts: dict[str, list[int]] = {kind: [] for kind in Gain._fields}
     for (client, effect), p in zip(of.items(), corrected(list(of.values())), strict=True):
-        kind = "unclear"
-        if effect is not None and p is not None and p < LEVEL:
-            kind = "better" if effect.by > 0 else "worse"
-        verdicts[kind].append(client)
+        verdicts[verdict_of(effect, p)].append(client)
     return Gain(**verdicts)
 
 

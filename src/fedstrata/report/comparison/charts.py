@@ -73,12 +73,14 @@ def comparison_charts(folder: ComparisonFolder) -> list[Chart]:
 def _responses(document: Document) -> list[Chart]:
     """Draw for each key of a sweep that is a number the metric on validation data over its values."""
     sweep = document.sweep
+    if sweep is None:
+        return []
     found = {row.algorithm: row.figures.get(VALIDATION_MEASURE) for row in document.table}
     drawn = []
-    for key in sweep.grid if sweep else ():
+    for key in sweep.grid:
         # The best of the settings with a value, on validation data as the choice is.
         best = dict[float, Statistic]()
-        for label, values in sweep.settings.items() if sweep else ():
+        for label, values in sweep.settings.items():
             number = found.get(label)
             value = values.get(key)
             if number is None or isinstance(value, bool) or not isinstance(value, int | float):

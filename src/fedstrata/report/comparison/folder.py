@@ -14,7 +14,7 @@ from fedstrata.base.errors import RecordError
 from fedstrata.base.files import MOST_BYTES_OF_EXPERIMENT, parse_json, parse_toml, read_file, refuse_links
 from fedstrata.objective.metric_info import SMALLEST_DIFFERENCE, MetricInfo
 from fedstrata.records.schema import Count, Round, first_problem
-from fedstrata.report.differences import LEVEL, Effect
+from fedstrata.report.differences import LEVEL, Effect, verdict_of
 from fedstrata.report.reader import read_rounds
 from fedstrata.report.references import has_personal_models
 from fedstrata.report.summary import warnings
@@ -117,9 +117,7 @@ class SiteDifference:
     @property
     def verdict(self) -> Literal["better", "worse", "unclear"]:
         """Whether the client is better or worse off, by more than chance."""
-        if self.effect is None or self.corrected is None or self.corrected >= LEVEL:
-            return "unclear"
-        return "better" if self.effect.by > 0 else "worse"
+        return verdict_of(self.effect, self.corrected)
 
 
 @dataclass(frozen=True)
@@ -248,7 +246,7 @@ class Document(BaseModel):
         overlap: The share of test units, such as samples or recordings, that two seeds have in common; None where there
             is one seed.
         folds: The number of folds of a cross-validation; None where each seed draws its test samples.
-        sites: What it says to each client, those who would lose first; empty where seeds have other clients, or where
+        sites: What it says to each client, the least gain first; empty where seeds have other clients, or where
             there is no reference.
         sweep: The choice among the runs, where they are the settings of a sweep.
     """

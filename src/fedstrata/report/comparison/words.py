@@ -100,12 +100,8 @@ def _cells(row: Row, measures: Sequence[str], metric: MetricInfo) -> tuple[str, 
 
 def difference_text(difference: Difference, document: Document) -> str:
     """Return a difference in words."""
-    return say("comparison", "difference", by=difference, metric=document.metric, count=_corrected(document))
-
-
-def _corrected(document: Document) -> int:
-    """Return the number of differences for which their p-values are corrected."""
-    return sum(each.corrected is not None for each in document.differences)
+    tests = sum(each.effect is not None for each in document.differences)
+    return say("comparison", "difference", by=difference, metric=document.metric, count=tests)
 
 
 def scope_text(document: Document) -> str:
