@@ -402,7 +402,7 @@ def one(hospitals: Mapping[str, Patients], case: Case, seed: int) -> dict[str, A
         }
 
 
-CHECKED = ("reversed", "oversized", "clipped", "one_sided", "copied")
+CHECKED = ("reversed", "oversized", "clipped")
 """Events in which a check takes an update out of the mean, or shortens it."""
 
 

@@ -129,7 +129,7 @@ def outcome(run: fs.Run) -> dict[str, Any]:
     byzantine = set(run.summary["attack"]["clients"])
     stopped = 0
     for each in run.rounds:
-        events = [event for event in each["events"] if event["kind"] in ("reversed", "oversized", "one_sided")]
+        events = [event for event in each["events"] if event["kind"] in ("reversed", "oversized")]
         left_out = {client for event in events for client in event["clients"]}
         stopped += len(byzantine & {*each["rejected"], *left_out})
     last = run.rounds[-1]["labels"]

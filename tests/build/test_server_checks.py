@@ -25,7 +25,7 @@ KEYS = keys(
         ("strata", {"server": {"checks": []}}, None),
         ("strata", {"privacy": {"kind": "central", "noise_multiplier": 1.0}}, None),
         ("cfl", {}, None),
-        ("cfl", {"server": {"checks": ["signs", "copies"]}}, ("signs", "copies")),
+        ("cfl", {"server": {"checks": ["directions"]}}, ("directions",)),
     ],
 )
 def test_what_is_checked(name: str, tables: dict[str, Any], names: tuple[str, ...] | None) -> None:

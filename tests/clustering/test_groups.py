@@ -47,9 +47,3 @@ def test_whoever_is_half_of_a_group_is_dropped() -> None:
     found = groups.without_halves(np.array([True, True, False, False, True, False, False]))
     assert found.tolist() == [False] * 4 + [True, False, False]
     assert groups.counts(found).tolist() == [0, 1]
-
-
-def test_groups_of_one_size_are_looked_at_together() -> None:
-    groups = GroupIndex(np.array([2, 0, 1, 2, 0, 2, 3, 3]), 4)
-    assert [places.tolist() for places in groups.members_by_size] == [[[2]], [[1, 4], [6, 7]], [[0, 3, 5]]]
-    assert GroupIndex(np.zeros(0, np.int64), 0).members_by_size == []

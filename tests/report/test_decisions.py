@@ -97,7 +97,6 @@ def test_a_trial_is_told_in_plain_words(kind: str, values: dict[str, float], wor
         ({"kind": "split", "node": 1, "into": [2, 3], "layer": "fc"}, "node 1 split into 2 and 3 on fc"),
         ({"kind": "rejected", "reason": "not finite"}, "a number in the answer is not finite"),
         ({"kind": "diverged", "reason": "loss", "loss": None, "guessing": 2.3}, "loss is not finite; guessing has 2.3"),
-        ({"kind": "copied", "clients": [1]}, "the same update as another client of the cluster, which counts once"),
         ({"kind": "join", "clients": [1]}, ""),
     ],
 )

@@ -43,19 +43,6 @@ class GroupIndex:
         """How many clients are in the groups before each group, (g,)."""
         return self.sizes.cumsum() - self.sizes
 
-    @cached_property
-    def members_by_size(self) -> list[Ints]:
-        """The places of the clients of all groups that have as many, (groups, clients), for each such number.
-
-        Not to be written to.
-        """
-        order = self.of.argsort(kind="stable")
-        sizes = self.sizes[self.of[order]]
-        found = [order[sizes == size].reshape(-1, size) for size in np.unique(sizes).tolist()]
-        for members in found:
-            members.setflags(write=False)
-        return found
-
     def counts(self, who: Bools) -> Ints:
         """How many clients of each group are among some, bool (m,): (g,)."""
         return np.bincount(self.of[who], minlength=self.count)

@@ -364,9 +364,9 @@ class ServerTable(Table):
         clip_quantile: The quantile of the cluster's norms (or differences from the centre) to which updates are clipped
             where there is no `clip_norm`.
         checks: What is checked of updates before they are averaged: "directions" that keep pointing against those of
-            the cluster, "norms" that are much larger, "signs" that are one-sided, and "copies" that several clients
-            send. Updates that are found are left out of the means, or shortened; clusters are decided with them. "auto"
-            is all four for Strata, and none for others and with central differential privacy.
+            the cluster, and "norms" that are much larger. Updates that are found are left out of the means, or
+            shortened; clusters are decided with them. "auto" is both for Strata, and none for others and with central
+            differential privacy.
         optimizer: What the server makes of this update, in every cluster: "none" adds it to the model (FedAvg),
             "momentum" is FedAvgM, "adagrad", "yogi" and "adam" are FedAdagrad, FedYogi and FedAdam.
         lr: The learning rate of the server (eta); by default 1 for "none" and "momentum", and 0.01 for the others.

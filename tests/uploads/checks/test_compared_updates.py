@@ -7,7 +7,7 @@ import torch
 from builders import trained
 from fedstrata.clustering.groups import GroupIndex
 from fedstrata.core import Layout, Rows, TensorSpec
-from fedstrata.uploads.checks.compared_updates import UpdatesOfClusters, compared_columns, own_clusters
+from fedstrata.uploads.checks.compared_updates import UpdatesOfClusters, compared_columns, compared_updates
 
 OF = np.array([0, 1, 0, 1, 0, 1, 0])
 CLUSTERS = [np.array([0, 2, 4, 6]), np.array([1, 3, 5])]
@@ -72,7 +72,8 @@ def test_only_who_has_trained_the_model_of_its_cluster_is_compared() -> None:
     """Client 4 is pending, and client 2 tries the model of another cluster. Client 3 has not answered."""
     labels = torch.tensor([0, 1, 1, 0, -1])
     report = trained(torch.zeros(4, 1), clients=[4, 2, 1, 0], chosen=[0, 0, 1, 0])
-    assert own_clusters(report, labels).tolist() == [-1, -1, 1, 0]
+    layout = Layout((TensorSpec("a", "a", "linear", (1,)),))
+    assert compared_updates(layout, report, labels).own.tolist() == [-1, -1, 1, 0]
 
 
 def test_normalisation_layers_and_running_statistics_are_not_compared() -> None:

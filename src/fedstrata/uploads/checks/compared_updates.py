@@ -75,29 +75,19 @@ def compared_updates(layout: Layout, report: Report, labels: torch.Tensor) -> Co
     """
     result = report.results[TRAIN]
     updates = result.updates
+    clients = updates.clients.numpy()
+    chosen = result.chosen.numpy()
     ranges = compared_ranges(layout)
     return ComparedUpdates(
-        clients=updates.clients.numpy(),
+        clients=clients,
         values=compared_columns(layout, updates).values,
         # numpy would warn of a norm that is no float32 number; torch makes it infinite.
         norms=torch.from_numpy(norms_of(updates, ranges)).float().numpy(),
         sizes=result.sizes.numpy(),
-        own=own_clusters(report, labels),
+        own=np.where(chosen == labels.numpy()[clients], chosen, -1),
         sent=updates,
         ranges=ranges,
     )
-
-
-def own_clusters(report: Report, labels: torch.Tensor) -> Ints:
-    """The cluster of each client that has trained the model of its cluster, (m,); -1 for all others who answered.
-
-    Args:
-        report: The report of the round.
-        labels: The cluster of each client, (n,); -1 for a pending client.
-    """
-    result = report.results[TRAIN]
-    chosen = result.chosen.numpy()
-    return np.where(chosen == labels.numpy()[result.updates.clients.numpy()], chosen, -1)
 
 
 def compared_columns(layout: Layout, updates: Rows) -> Rows:

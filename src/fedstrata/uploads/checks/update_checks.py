@@ -1,8 +1,7 @@
 """Which updates count in the models of clusters, and how much.
 
-Byzantine clients send updates that point backwards, that are much longer than others, that lie on one side of them, or
-that are all the same. They are left out of the means, or shortened. Decisions go on with them: they may be an honest
-group that wants another model.
+Byzantine clients send updates that point backwards, or that are much longer than others. They are left out of the
+means, or shortened. Decisions go on with them: they may be an honest group that wants another model.
 """
 
 from __future__ import annotations
@@ -16,15 +15,12 @@ import numpy as np
 from fedstrata.base.lazy_torch import torch
 from fedstrata.core import TRAIN, Layout, Report
 from fedstrata.core.state import ServerMemory
-from fedstrata.uploads.checks.compared_updates import compared_updates, own_clusters
-from fedstrata.uploads.checks.copied_updates import copied
+from fedstrata.uploads.checks.compared_updates import compared_updates
 from fedstrata.uploads.checks.directions import DirectionHistory, no_directions, reassigned, with_directions
 from fedstrata.uploads.checks.norms import NormHistory, clip_long_updates, no_norms, with_norms
-from fedstrata.uploads.checks.one_sided_updates import one_sided
 
-CheckName = Literal["directions", "norms", "signs", "copies"]
-"""What is checked: updates that keep pointing against those of their cluster; that are much longer; that lie on one
-side of them; and that several clients send alike."""
+CheckName = Literal["directions", "norms"]
+"""What is checked: updates that keep pointing against those of their cluster, and that are much longer."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +45,13 @@ class CheckHistory(ServerMemory):
 
 @dataclass(frozen=True)
 class Checks:
-    """Finds the clients whose updates keep pointing backwards, are longer, one-sided or the same.
+    """Finds the clients whose updates keep pointing backwards, or are much longer.
 
     Attributes:
         names: What is checked.
     """
 
-    names: Sequence[CheckName] = ("directions", "norms", "signs", "copies")
+    names: Sequence[CheckName] = ("directions", "norms")
 
     def no_history(self, clients: int) -> CheckHistory:
         """What is known before the first round, of n clients."""
@@ -72,7 +68,7 @@ class Checks:
         updates = compared_updates(layout, report, before)
         clients = updates.clients
         nobody = np.zeros(len(clients), np.bool_)
-        who = dict.fromkeys(("reversed", "oversized", "clipped", "one_sided", "copied"), nobody)
+        who = dict.fromkeys(("reversed", "oversized", "clipped"), nobody)
         counted = report
 
         # What is known of earlier rounds is of the clusters before this one.
@@ -88,15 +84,6 @@ class Checks:
                 directions = reassigned(directions, (labels != before) & (before >= 0))
             who["reversed"] = directions.left_out.numpy()[clients]
         left_out = who["reversed"] | who["oversized"]
-
-        # What single rounds show is of the clusters of now.
-        updates = replace(updates, own=own_clusters(report, labels))
-        if "signs" in self.names:
-            who["one_sided"] = one_sided(updates) & ~left_out
-            left_out = left_out | who["one_sided"]
-        if "copies" in self.names:
-            who["copied"] = copied(updates, left_out) & ~left_out
-            left_out = left_out | who["copied"]
 
         # Of what does not count, nothing is told but the reason.
         who["clipped"] = who["clipped"] & ~left_out
