@@ -1,6 +1,7 @@
 """A comparison in words: its table, its differences and its result, for the page, the document and a terminal."""
 
 from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
 from typing import Any, NamedTuple
 
 from fedstrata.objective.metric_info import MetricInfo
@@ -135,7 +136,25 @@ def result_text(document: Document) -> str:
     outcome = "no_best" if doubts else "best"
     text = say("comparison", outcome, kind=kind, count=len(ranked), doubts=doubts, **words)
     closest = against[ranked[1][0]]
-    return text if closest is None else f"{text} {difference_text(closest, document)}."
+    return text if closest is None else f"{text} {difference_text(closest, document)}.{_one_client(closest, document)}"
+
+
+def _one_client(difference: Difference, document: Document) -> str:
+    """Return whose gain more than half of a difference is, where it is that of one client; empty where it is not."""
+    metric = document.metric
+    gains = dict[int, float]()
+    for site in document.sites:
+        own, other = (site.values.get(name) for name in (difference.algorithm, difference.other))
+        if own is not None and other is not None:
+            gains[site.client] = metric.gain(own, other)
+    if len(gains) < 3 or not any(difference.values):
+        return ""
+    most = max(gains, key=lambda client: gains[client])
+    without = mean(gain for client, gain in gains.items() if client != most)
+    if 2 * without >= mean(gains.values()):
+        return ""
+    words = {"client": ClientNames(document.clients).of(most), "gain": gains[most], "without": without}
+    return " " + say("comparison", "one_client", by=difference, metric=metric, **words)
 
 
 def _doubt(first: str, difference: Difference | None) -> str:
