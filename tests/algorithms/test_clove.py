@@ -62,7 +62,7 @@ def measured(plan: Plan) -> list[int]:
 
 
 def test_groups_of_like_losses_get_the_models_by_which_the_sum_of_all_losses_is_lowest() -> None:
-    """semantics.md, golden case 16: everybody's loss is lower with model 0, but only one group can have it."""
+    """semantics.md, golden case 14: everybody's loss is lower with model 0, but only one group can have it."""
     problem, algorithm = toy_problem(4), CLoVE(k=2)
     state, _ = after(2, algorithm, problem, Measuring(TWO_GROUPS))
     # Costs: 2.2 and 2.6 of clients 0 and 1; 1.0 and 4.2 of clients 2 and 3. And 2.6 + 1.0 < 2.2 + 4.2.
