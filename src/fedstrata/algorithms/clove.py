@@ -101,12 +101,12 @@ class CLoVE(core.Algorithm[CLoVEState]):
         plan = core.fedavg_plan(problem, state, cohort)
         training = plan.tasks[core.TRAIN]
         measured = torch.arange(len(state.models)).repeat(len(cohort), 1)
-        nothing = problem.layout.nothing
         if state.round == 0:
             measured[:] = -1
             training = replace(training, candidates=random_groups(problem, len(state.models))[cohort, None])
         elif not _clusters(state):
             measured[state.labels[cohort] >= 0] = -1
+        nothing = problem.layout.nothing
         losses = replace(training, candidates=measured, trainable=nothing, upload=nothing)
         return replace(plan, tasks={_LOSS_TASK: losses, core.TRAIN: training})
 
@@ -158,12 +158,13 @@ class CLoVE(core.Algorithm[CLoVEState]):
         if not counts:
             return min(self.max_k, 2)
         rows = vectors.numpy()
-        silhouettes = [float(silhouette_score(rows, groups)) for groups in cut_tree(ward(rows), counts).T]
-        best = 0
-        for place, silhouette in enumerate(silhouettes):
-            if silhouette > silhouettes[best] + _LEAST_RISE * abs(silhouettes[best]):
-                best = place
-        return counts[best]
+        cuts = cut_tree(ward(rows), counts).T
+        scores = {k: float(silhouette_score(rows, groups)) for k, groups in zip(counts, cuts, strict=True)}
+        chosen = counts[0]
+        for count, score in scores.items():
+            if score > scores[chosen] + _LEAST_RISE * abs(scores[chosen]):
+                chosen = count
+        return chosen
 
 
 def _clusters(state: CLoVEState) -> bool:
@@ -192,8 +193,6 @@ def _matched(vectors: torch.Tensor, groups: torch.Tensor) -> tuple[torch.Tensor,
 def _relabelled(state: CLoVEState, labels: torch.Tensor) -> CLoVEState:
     """The state in which clients that have a cluster have got others, (n,)."""
     changed = labels != state.labels
-    if not bool(changed.any()):
-        return state
     clients = changed.nonzero().flatten().tolist()
     moved = core.reassign(state, dict(zip(clients, labels[changed].tolist(), strict=True)))
     return replace(moved, history=state.history.forgetting(changed))
