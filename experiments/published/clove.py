@@ -2,14 +2,15 @@
 
     FEDSTRATA_DATA=DATA python -m experiments.published.clove
 
-Adds to ``experiments/results/clove.json`` what it does not hold yet, the first seed of all federations before the
-second one. So a run can be stopped and called again. Bhatia et al., "CLoVE: personalized federated learning through
+Adds to ``experiments/results/clove.json`` what it does not hold yet, one algorithm after the other. So a run can be
+stopped and called again. Bhatia et al., "CLoVE: personalized federated learning through
 clustering of loss vector embeddings", ICML 2026.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,10 +20,11 @@ import numpy as np
 import fedstrata
 from experiments.strata.federations import gather, read
 from experiments.tools import outcomes
-from experiments.tools.outcomes import MISSING, listed, spread, table
+from experiments.tools.outcomes import listed, spread, table
 from fedstrata.partition.grouped import FeatureSkew
 from fedstrata.partition.scheme import Allocation, Pool
 
+DATA = ("mnist", "fashion_mnist")
 SEEDS = (1, 2, 3)
 
 ROUNDS = 15
@@ -77,8 +79,12 @@ FEDERATIONS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 """The true number of groups of each kind, and what it changes: label skew 1, 2 and 4, feature skew, concept shift."""
 
-CASES = {
-    f"{data}, {kind}": {
+METHODS = {"CLoVE": "clove", "CLoVE, k unknown": "clove", "Strata": "strata", "IFCA": "ifca"}
+K_UNKNOWN = {"CLoVE, k unknown": {"k": "auto"}, "Strata": {}}
+"""The keys of the methods that are not told the true number of groups."""
+
+RUNS: dict[str, dict[str, Any]] = {
+    f"{method}: {data}, {kind}": {
         "rounds": ROUNDS,
         "data": {"name": data, "test": "own", **changes["data"]},
         "partition": changes["partition"],
@@ -86,48 +92,33 @@ CASES = {
         "model": {"name": "cifar_cnn"},
         "local": {"epochs": 1, "batch": 100, "optimizer": "adam", "lr": 0.01},
         "engine": {"name": "loop"},
+        "algorithm": {"name": algorithm, **K_UNKNOWN.get(method, {"k": groups})},
     }
-    for data in ("mnist", "fashion_mnist")
-    for kind, (_, changes) in FEDERATIONS.items()
+    for method, algorithm in METHODS.items()
+    for data in DATA
+    for kind, (groups, changes) in FEDERATIONS.items()
 }
-
-METHODS = {
-    "CLoVE": {"name": "clove"},
-    "CLoVE, k unknown": {"name": "clove", "k": "auto"},
-    "IFCA": {"name": "ifca"},
-    "Strata": {"name": "strata"},
-}
-
-
-def methods_of(name: str) -> dict[str, dict[str, Any]]:
-    """The tables of the algorithms on a federation; CLoVE and IFCA know the true number of groups."""
-    groups, _ = FEDERATIONS[name.partition(", ")[2]]
-    return {
-        method: keys if "k" in keys or method == "Strata" else {**keys, "k": groups} for method, keys in METHODS.items()
-    }
+"""The experiment of each method on each federation."""
 
 
 def main() -> None:
-    """Compute what is missing."""
-    for last in SEEDS:
-        for name, keys in CASES.items():
-            conditions = {"keys": keys, "methods": methods_of(name)}
-            gather(outcomes.RESULTS / "clove.json", name, conditions, one, range(SEEDS[0], last + 1), jobs=1)
+    """Compute what is missing: all seeds of an algorithm on a data set before the next ones."""
+    for method, data, last in product(METHODS, DATA, SEEDS):
+        for kind in FEDERATIONS:
+            name = f"{method}: {data}, {kind}"
+            gather(outcomes.RESULTS / "clove.json", name, {"keys": RUNS[name]}, one, range(SEEDS[0], last + 1), jobs=1)
 
 
 def one(name: str, seed: int) -> dict[str, Any]:
-    """One federation with all methods."""
-    found: dict[str, Any] = {"seed": seed}
+    """One algorithm on one federation."""
     with TemporaryDirectory() as folder:
-        for method, algorithm in methods_of(name).items():
-            keys = {**CASES[name], "algorithm": algorithm, "seed": seed}
-            run = fedstrata.run(keys, Path(folder) / method, quiet=True)
-            found[method] = {key: run.summary[key] for key in ("acc_client", "acc_worst", "ari", "rounds_to_partition")}
-            found[method]["ari_by_round"] = [round(record["ari"], 4) for record in run.rounds]
-            found[method]["settled"] = [
-                record["round"] for record in run.rounds for event in record["events"] if event["kind"] == "settled"
-            ]
-    return found
+        run = fedstrata.run({**RUNS[name], "seed": seed}, Path(folder) / "run", quiet=True)
+        return {
+            "seed": seed,
+            **{key: run.summary[key] for key in ("acc_client", "acc_worst", "ari")},
+            "ari_by_round": [round(record["ari"], 4) for record in run.rounds],
+            "settled": [each["round"] for each in run.rounds if any(e["kind"] == "settled" for e in each["events"])],
+        }
 
 
 def groups_found(data: str = "mnist") -> str:
@@ -135,11 +126,10 @@ def groups_found(data: str = "mnist") -> str:
     held = read(outcomes.RESULTS / "clove.json")
     rows = list[tuple[str, ...]]()
     for kind, (groups, _) in FEDERATIONS.items():
-        runs = held.get(f"{data}, {kind}", {"runs": []})["runs"]
         for method in METHODS:
-            found = [run[method] for run in runs]
+            found = held.get(f"{method}: {data}, {kind}", {"runs": []})["runs"]
             cells = (listed(found, lambda run: run["ari"]), listed(found, _exact_since), spread(found, "acc_client"))
-            rows.append((f"{groups}: {kind}", method, *(cells if found else (MISSING,) * 3)))
+            rows.append((f"{groups}: {kind}", method, *cells))
     return table(f"groups | algorithm | ARI after {ROUNDS} rounds | exact from round | accuracy", rows)
 
 
