@@ -19,6 +19,7 @@ from turns import CHANGED, CLIENTS, LEAVER, NEWCOMERS, Case, check, check_growth
 
 EAGER: dict[str, dict[str, Any]] = {
     "adacfl": {},
+    "clove": {"k": 3},
     "cfl": {"eps1": 10.0, "eps2": 0.0, "gamma": 0.3, "min_split": 3},
     "fedclust": {},
     "fedtsdp": {"threshold": 0.5, "radius1": 0.02, "shrink": 0.8},
@@ -40,6 +41,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "late": {"precluster": False, "round": 2, "compare": "current"},
         "founding": {"cut": 1000.0, "epsilon": 0.001},
     },
+    "clove": {"unknown": {"k": "auto", "max_k": 5, "stable_rounds": 1}},
     "centralized": {"equal_steps": {"steps": "equal"}},
     "ditto": {"alone": {"lam": 0.0, "epochs": 2}},
     "fedclust": {"whole": {"layers": "all", "linkage": "complete"}},
@@ -87,6 +89,7 @@ MERELY_MEASURED = {"fedclust-whole", "fedtsdp-literal", "fl_hc-cosine", "flis-cu
 
 WANDERS = {
     "centralized": "the data of all clients are in the union, those of whoever has left included",
+    "clove": "clients are grouped anew in every second round",
     "fedtsdp": "clients are grouped anew, whatever cluster they were in",
     "fesem": "every client goes to the nearest model in every round",
     "hicfl-reorganise": "clusters are merged",
@@ -100,6 +103,7 @@ NESTED = {"cfl", "fedtsdp", "hicfl", "layercfl"}
 """Cases in which clusters of clusters are split while clients come and go."""
 
 DRAWN = {
+    "clove": "the first groups are drawn by client id",
     "ifca-warm": "the first groups are drawn by client id",
     "random_groups": "the groups are drawn by client id",
 }

@@ -14,6 +14,7 @@ from statistics import mean
 from experiments.heart_tables import HEART
 from experiments.papers.defaults import defaults
 from experiments.papers.ifca_starts import starts
+from experiments.published.clove import groups_found
 from experiments.speed.cluster_tables import cluster
 from experiments.speed.compression_tables import compressed
 from experiments.speed.gpu_tables import gpu
@@ -143,6 +144,7 @@ def gap() -> str:
 TABLES: Mapping[str, Callable[..., str]] = {
     "defaults": defaults,
     "ifca_starts": starts,
+    "clove_grid": groups_found,
     "found": found,
     "carried": carried,
     "after": after,

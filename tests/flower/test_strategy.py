@@ -62,6 +62,7 @@ def groups(strategy: Clustered) -> list[int]:
         ("strata", True, 1.0, 6),
         ("strata", True, 0.5, 14),
         ({"name": "ifca", "k": 2}, False, 1.0, 6),
+        ({"name": "clove", "k": 2}, True, 1.0, 8),
         ({"name": "fesem", "k": 2}, False, 1.0, 6),
         ("layercfl", False, 1.0, 15),
     ],

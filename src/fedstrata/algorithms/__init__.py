@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedstrata.algorithms.adacfl import AdaCFL
     from fedstrata.algorithms.baselines import Centralized, Local, Oracle, RandomGroups
     from fedstrata.algorithms.cfl import CFL
+    from fedstrata.algorithms.clove import CLoVE
     from fedstrata.algorithms.ditto import Ditto
     from fedstrata.algorithms.fedavg import FedAvg
     from fedstrata.algorithms.fedbn import FedBN
@@ -41,6 +42,7 @@ __all__ = [
     "IFCA",
     "PACFL",
     "AdaCFL",
+    "CLoVE",
     "Centralized",
     "Ditto",
     "FeSEM",
@@ -75,6 +77,7 @@ CLASSES = {
     "lg_fedavg": "fedstrata.algorithms.lg_fedavg:LGFedAvg",
     "fedbn": "fedstrata.algorithms.fedbn:FedBN",
     "ifca": "fedstrata.algorithms.ifca:IFCA",
+    "clove": "fedstrata.algorithms.clove:CLoVE",
     "cfl": "fedstrata.algorithms.cfl:CFL",
     "layercfl": "fedstrata.algorithms.layercfl:LayerCFL",
     "hicfl": "fedstrata.algorithms.hicfl:HiCFL",

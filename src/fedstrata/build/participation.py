@@ -171,7 +171,7 @@ class Participation:
                 continue
             moves = self._moves(state, since, share)
             events.append({"kind": "misplace", "clients": sorted(moves)})
-            state = reassign(state, moves) if moves else state
+            state = reassign(state, moves)
         return state, events
 
     def _moves(self, state: State, since: int, share: float) -> dict[int, int]:

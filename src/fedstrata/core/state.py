@@ -235,8 +235,8 @@ def reassign(state: StateT, clusters: Mapping[int, int]) -> StateT:
     Returns:
         The state with these clients in their new clusters.
     """
-    ids = torch.tensor(list(clusters))
-    targets = torch.tensor(list(clusters.values()))
+    ids = torch.tensor(list(clusters), dtype=torch.int64)
+    targets = torch.tensor(list(clusters.values()), dtype=torch.int64)
     labels = state.labels.index_copy(0, ids, targets)
     waiting = state.waiting.index_fill(0, ids, -1)
     return with_members(replace(state, labels=labels, waiting=waiting))

@@ -30,7 +30,8 @@ class Disclosure:
             in one place, which only a simulation has.
         given_clusters: Whether several clusters are given before round 1. A client that has none, such as one that
             comes later, takes the one with the lowest loss on its data.
-        compares_group_models: Whether clients compare models of proposed groups, as for a split.
+        compares_group_models: Whether clients compare models that they do not choose among, such as those of proposed
+            groups.
         further_sums: With central noise, the number of sums, at most, that the updates of a client enter in the run
             beside those of the clusters, such as those of such models.
         further_uploads: With local noise, the number of updates, at most, that a client sends in the run beside one for
@@ -115,6 +116,7 @@ DISCLOSURES: Mapping[str, Row] = {
     "lg_fedavg": _SUMS,
     "fedbn": _SUMS,
     "ifca": _ifca,
+    "clove": Disclosure("updates", compares_group_models=True),
     "cfl": _UPDATES,
     "layercfl": _layercfl,
     "hicfl": _UPDATES,

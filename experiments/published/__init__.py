@@ -1,0 +1,1 @@
+"""Published tables of others, repeated with this library."""
