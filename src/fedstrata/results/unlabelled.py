@@ -60,8 +60,8 @@ def assign_unlabelled(run: Run, paths: Sequence[Path]) -> list[dict[str, Any]]:
     rows = [row for row, client in enumerate(clients) if client in node_of]
     nodes, labels = np.unique([node_of[clients[row]] for row in rows], return_inverse=True)
     inputs = ClusterInputs(means[rows], labels, nodes.tolist())
-    if len(rows) < 2:
-        raise RecordError(f"{run.folder}: expected at least 2 clients in clusters, found {len(rows)}; give labels")
+    if len(rows) < 3:
+        raise RecordError(f"{run.folder}: expected at least 3 clients in clusters, found {len(rows)}; give labels")
     if {*chain(*inputs.alike)} == {*inputs.nodes}:
         raise RecordError(
             f"{run.folder}: expected clusters that inputs tell apart, found {inputs.recognised.sum()} of {len(rows)} "
