@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 import fedstrata
-from experiments.strata.federations import RESULTS, gather
+from experiments.strata.federations import RESULTS, gather, read
+from experiments.tools import outcomes
 from fedstrata.base.errors import RecordError
 from fedstrata.build.build import build_run
 from fedstrata.config import load_experiment
@@ -131,6 +132,22 @@ def outcome(name: str, seed: int) -> dict[str, Any]:
         "refused": by_inputs.count(None),
         "confident_alike": sum(one == other for one, other in zip(by_confidence, by_labels, strict=True)),
     }
+
+
+def newcomers() -> str:
+    """The table of the documentation: the counts of both seeds."""
+    held = read(outcomes.RESULTS / "unlabelled_newcomers.json")
+    rows = []
+    for case in CASES:
+        runs = held.get(case, {"runs": []})["runs"]
+        shares = [
+            " / ".join(f"{100 * run[key] / NEWCOMERS:.1f} %" for run in runs)
+            for key in ("labels_right", "alike", "refused", "confident_alike")
+        ]
+        clusters = " / ".join(str(run["clusters"]) for run in runs)
+        rows.append((case, clusters, *shares) if runs else (case, outcomes.MISSING))
+    titles = "federation | clusters | right by labels | by inputs as by labels | refused | most confident as by labels"
+    return outcomes.table(titles, rows)
 
 
 def main() -> None:
