@@ -61,7 +61,7 @@ def test_a_newcomer_is_placed_by_the_federations_mean_and_names(run: Run, tmp_pa
 
 
 def test_devices_send_what_a_newcomer_without_labels_is_placed_by(run: Run, tmp_path: Path) -> None:
-    clients, means = read_input_means(run.folder)
+    clients, means = read_input_means(run.folder, 32)
     assert clients == [0, 1, 2] and means.shape == (3, 32) and (means.std(axis=0) > 0).all()
     new = visits(9)
     csv.write_csv(pa.table({"pulse": new["pulse"], "age": new["age"]}), tmp_path / "new.csv")

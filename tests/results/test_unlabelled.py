@@ -64,6 +64,7 @@ def test_a_newcomer_is_placed_with_a_probability_that_its_few_samples_and_the_me
     [
         (([0, 1, 2, 3], [1, 0, 3, 2]), [(1, 2)]),
         (([0, 2], [10, 12]), [(1, 2)]),  # all four recognised have a p-value of 1 / 6
+        (([0, 1, 2], [10, 11, 12]), []),  # and all six of 1 / 20
         (([5], [0, 0, 2, 2], [10, 10, 12, 12]), [(1, 2), (1, 3)]),  # nothing is left of the first without its member
     ],
 )
@@ -79,6 +80,13 @@ def test_between_clusters_that_are_alike_nobody_is_placed_and_in_others_newcomer
     near, far = (inputs.place(np.array([[mean - 0.5], [mean + 0.5]])) for mean in (1, 31))
     assert near[0] is None and any("from 2" in doubt or "from 1" in doubt for doubt in near[2])
     assert far[0] == 3 and not far[2]
+
+
+def test_members_of_one_distribution_are_rarely_told_apart() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 6)
+    told = sum(not ClusterInputs(rng.normal(size=(12, 32)), labels, [1, 2]).alike for _ in range(60))
+    assert told <= 5  # 3 are expected at most
 
 
 @pytest.mark.filterwarnings("error")
@@ -138,7 +146,7 @@ def test_newcomers_are_placed_with_those_whose_inputs_are_like_theirs(turned: fs
 
 def test_what_clients_send_are_the_means_of_their_training_inputs(turned: fs.Run) -> None:
     held = build_run(turned.experiment).client_data
-    clients, means = read_input_means(turned.folder)
+    clients, means = read_input_means(turned.folder, 32)
     assert clients == list(range(12)) and means.shape == (12, 32)
     features = input_features(held.samples(held.train(7))[0], turned.experiment.seed)
     assert means[7] == pytest.approx(features.mean(dim=0).numpy(), rel=1e-5)
@@ -162,6 +170,13 @@ def test_a_finished_run_is_given_the_description_by_resuming_it(tmp_path: Path) 
     assert (run.folder / "rounds.jsonl").read_bytes() == before
     fs.run(run.folder / "experiment.toml", run.folder, sets=["records.inputs=false"], resume=True, quiet=True)
     assert not (run.folder / "inputs.npz").exists()
+
+
+@pytest.mark.parametrize("arrays", [{}, {"means": np.zeros((2, 32))}, {"means": np.full((1, 32), np.nan)}])
+def test_a_damaged_description_is_refused(arrays: dict[str, Any], tmp_path: Path) -> None:
+    np.savez(tmp_path / "inputs.npz", clients=np.arange(1), **arrays)
+    with pytest.raises(RecordError, match="none that can be read"):
+        read_input_means(tmp_path, 32)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +218,7 @@ def test_rows_without_classes_are_prepared_as_in_the_run(statistics: str, tmp_pa
     run = builders.run(tmp_path / "run", **tables)
     train = builders.federation(**tables).client_data.train(3).numpy()
     csv.write_csv(pa.table({"pulse": rows["pulse"][train], "age": rows["age"][train]}), tmp_path / "new.csv")
-    _, means = read_input_means(run.folder)
+    _, means = read_input_means(run.folder, 32)
     assert _features(run, tmp_path / "new.csv").mean(axis=0) == pytest.approx(means[3], rel=1e-4)
     (placed,) = assign(run.folder, [tmp_path / "new.csv"], unlabelled=True)
     assert placed["cluster"] == 0

@@ -162,8 +162,8 @@ def read_client_descriptions(path: Path) -> ClientDescriptions:
     return ClientDescriptions(counts, means, classes, features if named else ())
 
 
-def read_input_means(folder: Path) -> tuple[list[int], NDArray[float64]]:
-    """Return the clients that have sent the statistic "inputs", (m,), and what they sent, (m, q).
+def read_input_means(folder: Path, width: int) -> tuple[list[int], NDArray[float64]]:
+    """Return the clients that have sent the statistic "inputs", (m,), and what they sent, (m, width).
 
     Raises:
         RecordError: When the run has none, or the file is damaged.
@@ -171,8 +171,8 @@ def read_input_means(folder: Path) -> tuple[list[int], NDArray[float64]]:
     try:
         with _open_arrays(folder / INPUT_MEANS) as arrays:
             clients, means = _array(arrays, "clients", 1).tolist(), _array(arrays, "means", 2).astype(float64)
-        if len(clients) != len(means):
-            raise ValueError(f"{len(clients)} clients have {len(means)} rows")
+        if means.shape != (len(clients), width) or not np.isfinite(means).all():
+            raise ValueError(f"{means.shape} numbers of {len(clients)} clients, or not finite ones")
     except DAMAGED:
         raise RecordError(
             f"{folder}: expected {INPUT_MEANS}, which says what the clients' inputs are, found none that can be read; "

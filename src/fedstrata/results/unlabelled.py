@@ -26,7 +26,7 @@ from torch import nn
 from fedstrata.base.errors import DataError, RecordError
 from fedstrata.base.quoting import listed
 from fedstrata.data.preparation import refitted
-from fedstrata.engine.input_features import input_features
+from fedstrata.engine.input_features import INPUT_FEATURES, input_features
 from fedstrata.models.trained import TrainedModel
 from fedstrata.records.arrays import read_input_means
 from fedstrata.results.run import Run, raw_samples
@@ -54,7 +54,7 @@ def assign_unlabelled(run: Run, paths: Sequence[Path]) -> list[dict[str, Any]]:
         InputError: When the run does not say what its clients' inputs are, some samples do not fit it, or inputs tell
             no cluster from all others.
     """
-    clients, means = read_input_means(run.folder.resolve())
+    clients, means = read_input_means(run.folder.resolve(), INPUT_FEATURES)
     last = run.rounds[-1]
     node_of = {id: node for id, node in enumerate(last["labels"]) if node >= 0 and id not in last["pending"]}
     rows = [row for row, client in enumerate(clients) if client in node_of]
@@ -152,7 +152,8 @@ class ClusterInputs:
         for pair in combinations(range(len(self.nodes)), 2):
             nearer = self.held_out[:, pair[0]] < self.held_out[:, pair[1]]
             table = [[(nearer[self.labels == label] == side).sum() for side in (True, False)] for label in pair]
-            if fisher_exact(table, alternative="greater").pvalue > _LEVEL:
+            # Three members on each side, all recognised, have a p-value of 1 / 20, but for rounding.
+            if round(fisher_exact(table, alternative="greater").pvalue, 9) > _LEVEL:
                 found.append((self.nodes[pair[0]], self.nodes[pair[1]]))
         return found
 
