@@ -41,6 +41,7 @@ from experiments.trust.fault_tables import FAULTS
 from experiments.trust.leak_tables import LEAKS
 from experiments.trust.null_comparisons import null_comparisons
 from experiments.trust.trust import TRUST
+from experiments.trust.unlabelled_newcomers import newcomers
 
 ROOT = Path(__file__).parents[2]
 
@@ -165,6 +166,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "gpu": gpu,
     "virtual_nodes": virtual_nodes,
     "super_nodes": super_nodes,
+    "unlabelled_newcomers": newcomers,
     **ABLATIONS,
     **FAULTS,
     **HEART,

@@ -200,7 +200,7 @@ def test_where_newcomers_choose_a_model_by_its_loss_epsilon_does_not_cover_clust
         assert covered != any("which model a client chooses" in each for each in coverage.not_covered)
 
 
-def test_losses_of_personal_models_and_a_run_beside_are_not_covered() -> None:
+def test_losses_of_personal_models_means_of_inputs_and_a_run_beside_are_not_covered() -> None:
     def outside(privacy: dict[str, Any], **tables: Any) -> str:
         return ", ".join(private_of(privacy=privacy, **tables).coverage.not_covered)
 
@@ -212,6 +212,7 @@ def test_losses_of_personal_models_and_a_run_beside_are_not_covered() -> None:
     beside = {"report": {"baseline": True}}
     assert "the run of FedAvg" in outside(LOCAL, **beside, algorithm={"name": "ditto"})
     assert "the run of FedAvg" not in outside(LOCAL, **beside)  # it is FedAvg itself
+    assert "records.inputs" in outside(LOCAL, records={"inputs": True}) and "records.inputs" not in outside(LOCAL)
 
 
 def test_a_personal_method_of_ones_own_may_send_anything_unless_it_says_what(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import builders
 from fedstrata.flower.client_app import Device
 from fedstrata.flower.federation import Federation, Samples
 from fedstrata.flower.server_app import drive
+from fedstrata.records.arrays import read_input_means
 from fedstrata.results.assign import assign
 from fedstrata.results.run import Run, load
 
@@ -39,6 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     )
     data = {"name": str(pilot), "clients": 3, "unit": UNIT}
     tables = {"data": data, "partition": {"scheme": "iid"}, "algorithm": {"name": "fedavg"}}
+    tables["records"] = {"inputs": True}
     experiment = builders.experiment(KEYS, rounds=8, local={"lr": 0.3}, **tables)
     samples = Samples((2,), 2, (500.0,) * 2, (1000.0,) * 2, "float32", ("ill", "well"), UNIT, features=("age", "pulse"))
     members = Federation(tuple(device.key for device in devices.values()), samples)
@@ -56,3 +58,12 @@ def test_a_newcomer_is_placed_by_the_federations_mean_and_names(run: Run, tmp_pa
     csv.write_csv(pa.table(visits(9)), tmp_path / "new.csv")
     (placed,) = assign(run.folder, [tmp_path / "new.csv"])
     assert placed["accuracy"] > 0.9 and placed["members"] == ["site-0", "site-1", "site-2"]
+
+
+def test_devices_send_what_a_newcomer_without_labels_is_placed_by(run: Run, tmp_path: Path) -> None:
+    clients, means = read_input_means(run.folder, 32)
+    assert clients == [0, 1, 2] and means.shape == (3, 32) and (means.std(axis=0) > 0).all()
+    new = visits(9)
+    csv.write_csv(pa.table({"pulse": new["pulse"], "age": new["age"]}), tmp_path / "new.csv")
+    (placed,) = assign(run.folder, [tmp_path / "new.csv"], unlabelled=True)
+    assert placed["members"] == ["site-0", "site-1", "site-2"]

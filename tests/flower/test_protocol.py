@@ -60,7 +60,7 @@ CLIENTS = 4
 MASKS = st.tuples(*[st.booleans()] * len(LAYOUT.tensors))
 NAMES = st.lists(st.text(max_size=5), max_size=2, unique=True)
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
-SIZES = {"classes": 1, "entropy": 1, "subspaces": 5}
+SIZES = {"classes": 1, "entropy": 1, "subspaces": 5, "inputs": 2}
 
 
 @st.composite
@@ -307,7 +307,7 @@ def test_a_run_config_survives_its_message(reading: ReadOptions) -> None:
     config = replace(config, objective=Objective(class_weights=(1.0, 20.0)))
     payload = write_run_config(config, layout_of(config.network()))
     assert read_run_config(decode(encode(payload))) == config
-    assert config.stat_sizes == {"classes": 1, "entropy": 1, "subspaces": 10 * 3 * 64}
+    assert config.stat_sizes == {"classes": 1, "entropy": 1, "subspaces": 10 * 3 * 64, "inputs": 32}
 
 
 def test_another_network_than_the_senders_is_refused() -> None:

@@ -354,6 +354,7 @@ def test_a_node_that_does_not_tell_what_an_algorithm_compares_is_rejected_alone(
         ({"data": {"folds": 5}}, "data.folds"),
         ({"cohort": {"sampling": "size"}}, "cohort.sampling"),
         ({"report": {"baseline": True}}, "report.baseline"),
+        ({"records": {"inputs": True}}, "records.inputs"),
     ],
 )
 def test_what_an_app_does_not_do_is_no_key_of_a_run_with_it(tables: Any, key: str, tmp_path: Path) -> None:

@@ -153,7 +153,8 @@ def _outside_of_the_rounds(experiment: Experiment) -> list[str]:
     baseline = ""
     if baseline_of(experiment, experiment.engine) is not None:
         baseline = "the run of FedAvg beside this one (report.baseline), which has an epsilon of its own"
-    return [text for text in (sent, baseline) if text]
+    inputs = "the means of features of inputs that clients send (records.inputs)" if experiment.records.inputs else ""
+    return [text for text in (sent, baseline, inputs) if text]
 
 
 def _sent_tensors(experiment: Experiment, layout: Layout, plan: Plan) -> Mask:

@@ -224,11 +224,14 @@ def assign_command(
     clients: Annotated[
         list[Path], typer.Argument(metavar="CLIENT_DATA...", help="Of each client, a file or folder of the run's form.")
     ],
+    unlabelled: Annotated[
+        bool, typer.Option("--unlabelled", help="Place them by inputs alone; the run needs records.inputs = true.")
+    ] = False,
 ) -> None:
     """Place new clients by a finished run; JSON on standard output."""
     from fedstrata.results.assign import assign
 
-    say(json.dumps(assign(folder, clients), indent=1))
+    say(json.dumps(assign(folder, clients, unlabelled=unlabelled), indent=1))
 
 
 @app.command("predict", cls=PlainCommand)

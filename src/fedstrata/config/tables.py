@@ -574,13 +574,16 @@ class ProbeTable(Table):
 
 
 class RecordsTable(Table):
-    """Where else a run is recorded.
+    """What else a run records.
 
     Attributes:
         track: What else gets the numbers of every round, in ``tracking`` in the run folder. Needs the extra ``track``.
+        inputs: Whether each client sends 32 means of random features of its inputs after the last round, by which
+            ``fedstrata assign --unlabelled`` places new clients. A finished run that is resumed with it adds them.
     """
 
     track: Literal["none", "tensorboard"] = "none"
+    inputs: bool = False
 
 
 class ReportTable(Table):
@@ -672,7 +675,7 @@ class Experiment(Table):
         engine: What computes.
         events: What happens to the clients during the run.
         probe: What else is measured.
-        records: Where else a run is recorded.
+        records: What else a run records.
         report: What the page is told beside the records.
     """
 

@@ -41,6 +41,7 @@ __all__ = [
     "holds_features",
     "load_both",
     "load_dataset",
+    "load_unlabelled",
     "raw_rows",
 ]
 
@@ -101,6 +102,27 @@ def raw_rows(path: Path, features: Sequence[str], options: ReadOptions) -> dict[
 
     given = tables_of(find(str(path.resolve())), replace(options, inputs=tuple(features)))
     return {feature: read_column(given, feature) for feature in features}
+
+
+def load_unlabelled(path: Path, options: ReadOptions) -> Dataset:
+    """Read samples whose classes need not be there, and are not looked at if they are: all are of one class.
+
+    Args:
+        path: The samples, in one of the forms that `find` knows.
+        options: How samples are made of files.
+
+    Raises:
+        DataError: When a file is broken.
+    """
+    from fedstrata.data.reading import read_tables
+
+    location = find(str(path.resolve()))
+    given = [replace(each, constants={**each.constants, _NO_CLASS: 0}) for each in tables_of(location, options)]
+    return read_tables(location.name, given, replace(options, label=_NO_CLASS, classes=(), class_values=()))
+
+
+_NO_CLASS = "(no class)"
+"""The column of the class of samples without classes."""
 
 
 def _load(location: Location, splits: Sequence[Split], options: ReadOptions) -> tuple[Dataset, int]:

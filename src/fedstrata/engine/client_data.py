@@ -18,6 +18,7 @@ from fedstrata.base.registry import users_function
 from fedstrata.clustering import entropy
 from fedstrata.core import CLIENT_STATS, FOLDS, SINGULAR_VECTORS, Plan, Rows
 from fedstrata.data import Dataset
+from fedstrata.engine.input_features import input_features
 from fedstrata.objective import Objective
 from fedstrata.objective.objective import in_user_code
 from fedstrata.objective.training import counted_share
@@ -35,6 +36,9 @@ _NUMBERS_IN_CACHE = 2**18
 
 _NUMBERS_IN_LINE = 16
 """Numbers in a line of the cache: 64 bytes of float32, where the memory of a tensor begins."""
+
+_ROWS_AT_ONCE = 1024
+"""Samples whose features are computed together."""
 
 _NUMBERS_AT_ONCE = 2**24
 """Numbers that are normalised together: 64 MB of float32. A batch is never divided."""
@@ -315,7 +319,7 @@ def client_stat(name: str, client_data: ClientData, index: Tensor) -> Tensor:
         name: One of ``CLIENT_STATS``, or ``"package.module:function"``. "classes" is the number of classes present,
             (1,). "entropy" is the entropy of the class counts in bits, (1,) (AdaCFL Eq. 4). "subspaces" holds the first
             left singular vectors of the samples of each class, (classes * 3 * features,), and is 0 where there are none
-            (PACFL section 3).
+            (PACFL section 3). "inputs" is the mean of `input_features`.
         client_data: The data of all clients.
         index: The samples.
 
@@ -324,6 +328,10 @@ def client_stat(name: str, client_data: ClientData, index: Tensor) -> Tensor:
     """
     if name not in CLIENT_STATS:
         return own_stat(name, *client_data.samples(index), client_data.dataset.classes)
+    if name == "inputs":
+        batches = client_data.batches(index, _ROWS_AT_ONCE)
+        sums = [input_features(inputs, client_data.seed).double().sum(dim=0) for inputs, _ in batches]
+        return (torch.stack(sums).sum(dim=0) / len(index)).float()
     labels = client_data.labels(index)
     counts = labels.bincount(minlength=client_data.dataset.classes)
     if name == "classes":

@@ -22,6 +22,7 @@ from fedstrata.data.column_roles import DEFAULT_OPTIONS, ReadOptions
 from fedstrata.engine import ClientStore
 from fedstrata.engine.client_data import own_stat
 from fedstrata.engine.client_store import parse_stored_name
+from fedstrata.engine.input_features import INPUT_FEATURES
 from fedstrata.flower.federation import Samples
 from fedstrata.flower.payload import (
     INT_ROW,
@@ -102,7 +103,7 @@ class RunConfig:
     def stat_sizes(self) -> dict[str, int]:
         """The number of numbers that each statistic of ``CLIENT_STATS`` consists of, by its name."""
         subspaces = self.samples.classes * SINGULAR_VECTORS * prod(self.samples.network_shape)
-        return {"classes": 1, "entropy": 1, "subspaces": subspaces}
+        return {"classes": 1, "entropy": 1, "subspaces": subspaces, "inputs": INPUT_FEATURES}
 
     def stat_size(self, name: str) -> int:
         """Return the number of numbers of a statistic. A function of the user's own says it about a sample of zeros."""

@@ -53,7 +53,9 @@ def score_last_models(
     summary = dict[str, Any]()
     evaluations = recorder.evaluations(state)
     if evaluations:
-        reply = yield last_plan(setup.server.problem, state, uses, evaluations)
+        asked = recorder.experiment.records.inputs and state.round >= recorder.experiment.rounds
+        reply = yield last_plan(setup.server.problem, state, uses, evaluations, inputs=asked)
+        recorder.folder.add_input_means(reply.report.client_stats.get("inputs"))
         models = chosen_models(uses, reply.report)
         scores = reply.report.scores
         if setup.server.personal is not None and state.round >= recorder.experiment.rounds:

@@ -170,6 +170,7 @@ def outside_server(experiment: Experiment, model: OutsideModel, joins: Mapping[i
             "network.compression: expected 'none', as only devices that run fedstrata's own training compress": (
                 experiment.network.compression == "none"
             ),
+            "records.inputs: expected false, as such clients send no statistics": not experiment.records.inputs,
             "report.baseline: expected false; play algorithm 'fedavg' with the same clients into another folder": (
                 not experiment.report.baseline
             ),

@@ -26,8 +26,10 @@ _CHOICE = "choice"
 """The task by which clients that may use several models say which one fits their training data best."""
 
 
-def last_plan(problem: Problem, state: State, uses: Evaluation, evaluations: Mapping[str, Evaluation]) -> Plan:
-    """The plan after the last round: nobody trains, and nothing is sent but scores and choices.
+def last_plan(
+    problem: Problem, state: State, uses: Evaluation, evaluations: Mapping[str, Evaluation], *, inputs: bool = False
+) -> Plan:
+    """The plan after the last round: nobody trains, and nothing is sent but scores, choices and statistics.
 
     Clients that may use several models, such as one that waits for a cluster, choose one of them.
 
@@ -36,11 +38,13 @@ def last_plan(problem: Problem, state: State, uses: Evaluation, evaluations: Map
         state: The last state.
         uses: The models that the clients may use.
         evaluations: What is scored.
+        inputs: Whether all clients send the statistic "inputs" too.
     """
     several = (uses.candidates >= 0).sum(dim=1) > 1
+    cohort = several | inputs
     nothing = problem.layout.nothing
     task = LocalTask(
-        candidates=uses.candidates[several],
+        candidates=uses.candidates.where(several[:, None], -1)[cohort],
         training=problem.training,
         trainable=nothing,
         upload=nothing,
@@ -49,7 +53,8 @@ def last_plan(problem: Problem, state: State, uses: Evaluation, evaluations: Map
         stream=_CHOICE,
     )
     tasks = {_CHOICE: task} if bool(several.any()) else {}
-    return Plan(state.round + 1, problem.seed, uses.clients[several], state.models, tasks, evaluations)
+    stats = {"inputs": cohort[cohort]} if inputs else {}
+    return Plan(state.round + 1, problem.seed, uses.clients[cohort], state.models, tasks, evaluations, stats)
 
 
 def models_in_use(setup: RunSetup, state: State) -> Evaluation:

@@ -25,6 +25,7 @@ from fedstrata.base.errors import RecordError
 from fedstrata.base.files import parse_json, read_file
 from fedstrata.records.schema import (
     CLIENTS_SUFFIX,
+    INPUT_MEANS,
     LARGE,
     PREDICTIONS,
     ClientDescriptions,
@@ -159,6 +160,25 @@ def read_client_descriptions(path: Path) -> ClientDescriptions:
         raise ValueError(f"it does not name its {counts.shape[1]} classes")
     named = means is not None and means.shape[1:] == (len(features),)
     return ClientDescriptions(counts, means, classes, features if named else ())
+
+
+def read_input_means(folder: Path, width: int) -> tuple[list[int], NDArray[float64]]:
+    """Return the clients that have sent the statistic "inputs", (m,), and what they sent, (m, width).
+
+    Raises:
+        RecordError: When the run has none, or the file is damaged.
+    """
+    try:
+        with _open_arrays(folder / INPUT_MEANS) as arrays:
+            clients, means = _array(arrays, "clients", 1).tolist(), _array(arrays, "means", 2).astype(float64)
+        if means.shape != (len(clients), width) or not np.isfinite(means).all():
+            raise ValueError(f"{means.shape} numbers of {len(clients)} clients, or not finite ones")
+    except DAMAGED:
+        raise RecordError(
+            f"{folder}: expected {INPUT_MEANS}, which says what the clients' inputs are, found none that can be read; "
+            "resume the run with records.inputs = true, which trains no round again"
+        ) from None
+    return clients, means
 
 
 def _read_table(path: Path, columns: Mapping[str, pa.DataType]) -> pa.Table:

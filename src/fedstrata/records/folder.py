@@ -31,11 +31,12 @@ from fedstrata.base.files import (
     replace_file,
     subfolder,
 )
-from fedstrata.core import Layout, Matrix, Score, State, Tree
+from fedstrata.core import Layout, Matrix, Rows, Score, State, Tree
 from fedstrata.objective.metric_info import METRIC_FILE, MetricInfo, dump_metric, read_metric
 from fedstrata.records.schema import (
     CLIENT_DATA,
     CLIENTS_SUFFIX,
+    INPUT_MEANS,
     PREDICTIONS,
     RUN_FOLDER_ENTRIES,
     ClientDescriptions,
@@ -215,6 +216,14 @@ class Folder:
             remove_file(self.path / PREDICTIONS)
         else:
             replace_file(self.path / PREDICTIONS, _parquet(pa.table(found._asdict())), private=True)
+
+    def add_input_means(self, means: Rows | None) -> None:
+        """Write the statistic "inputs" of clients, for this user alone; None removes the file."""
+        if means is None:
+            remove_file(self.path / INPUT_MEANS)
+        else:
+            arrays = {"clients": means.clients.numpy(), "means": means.values.numpy()}
+            replace_file(self.path / INPUT_MEANS, _packed(arrays), private=True)
 
     def add_gaps(self, round: int, gaps: Sequence[Mapping[str, str | float]]) -> None:
         """Write the gap of every layer and measure; each has the keys of `Gap`."""

@@ -33,6 +33,7 @@ RUN_FOLDER_ENTRIES = (
     "summary.json",
     "clients",
     "client_data.npz",
+    "inputs.npz",
     "predictions.parquet",
     "gaps",
     "matrices",
@@ -65,6 +66,9 @@ ALL_CLIENTS = -1
 
 CLIENT_DATA = "client_data.npz"
 """The file of a run folder that describes the data of every client."""
+
+INPUT_MEANS = "inputs.npz"
+"""The file of a run folder that holds the statistic "inputs" of every client, with ``records.inputs``."""
 
 _MOST_CLASSES = 2**20
 """A damaged record may name more classes, for which there would be no memory."""

@@ -35,6 +35,7 @@ from fedstrata.engine.device import one_thread
 from fedstrata.objective import Objective
 from fedstrata.partition import Partition, hold_out
 from fedstrata.results.run import Run, load
+from fedstrata.results.unlabelled import assign_unlabelled
 from fedstrata.uploads.validation import validate
 
 _FAR = 10.0
@@ -42,7 +43,7 @@ _FAR = 10.0
 
 
 def assign(
-    folder: Path | str, newcomers: Sequence[Path | str], *, clients: Clients | None = None
+    folder: Path | str, newcomers: Sequence[Path | str], *, clients: Clients | None = None, unlabelled: bool = False
 ) -> list[dict[str, Any]]:
     """Say where new clients belong, by a finished run.
 
@@ -55,6 +56,8 @@ def assign(
         folder: The folder of a finished run.
         newcomers: The data of each new client: a file or folder in one of the forms that runs read.
         clients: The data of each client of the run, if it was given them as objects.
+        unlabelled: Whether new clients are placed by their inputs alone, as they know no labels. The run needs
+            ``records.inputs``, and clusters whose inputs differ.
 
     Returns:
         A dict for each client. ``client`` is its name, that of its file, and ``path`` its data. ``cluster`` is the tree
@@ -66,15 +69,21 @@ def assign(
         accuracy has ``interval``, the lowest and the highest one that other test samples of the client may show: that
         of Clopper and Pearson, at 95 %, as if the samples were independent.
         ``warnings`` says what makes the answer doubtful, in a line each.
+        With `unlabelled` nothing is tested, and ``evidence`` has ``probabilities``, of each cluster by tree node, and
+        ``recognised``: the share of the nearest cluster's members whose inputs would place them there, each held out.
+        In doubt, ``cluster`` is None, and ``warnings`` says why.
 
     Raises:
-        InputError: When the folder is no finished run, or some data do not fit it.
+        InputError: When the folder is no finished run, or some data do not fit it. With `unlabelled`, also when inputs
+            tell no cluster from all others.
     """
     folder = Path(folder)
     paths = list(map(Path, newcomers))
     if clients is not None:
         keep(clients)
     run = load(folder)
+    if unlabelled:
+        return assign_unlabelled(run, paths)
     # A few newcomers need no other device than the processor.
     sets = ("engine.name=loop", "engine.device=cpu", "engine.precision=float32")
     experiment = load_experiment(experiment_file_of(folder), sets, find_data=False)

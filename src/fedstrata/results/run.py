@@ -23,7 +23,7 @@ from fedstrata.config import Experiment, load_experiment
 from fedstrata.config.folders import experiment_file_of
 from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.core import Decision, Node, State, Tree
-from fedstrata.data import SampleFormat, load_dataset, raw_rows
+from fedstrata.data import SampleFormat, load_unlabelled, raw_rows
 from fedstrata.models import NetworkShape, known_outputs, layout_of, make_network
 from fedstrata.models.trained import TrainedModel
 from fedstrata.objective.metric_info import MetricInfo
@@ -277,13 +277,7 @@ def predict_file(run: Run, client: str | int, path: Path) -> tuple[list[str], It
     """
     model = run.model(client)
     form = run.sample_format
-    reading = run.experiment.reading
-    samples: Any
-    if form.feature_names:
-        samples = raw_rows(path, form.feature_names, reading)
-    else:
-        dataset = for_network(run.experiment, load_dataset(str(path.resolve()), options=reading))
-        samples = dataset.gather(torch.arange(len(dataset)))
+    samples = raw_samples(run, path)
     predicted = model.predict(samples).reshape(-1, 1 if form.answer == "classes" else form.output_shape[0])
     several = predicted.shape[1] > 1
     header = [f"prediction {column}" if several else "prediction" for column in range(predicted.shape[1])]
@@ -294,6 +288,19 @@ def predict_file(run: Run, client: str | int, path: Path) -> tuple[list[str], It
     return [*header, *(f"p({name})" for name in names)], (
         [*said, *shares] for said, shares in zip(predicted.tolist(), probabilities.tolist(), strict=True)
     )
+
+
+def raw_samples(run: Run, path: Path) -> Any:
+    """Read raw samples in one of the forms that runs read, as `TrainedModel.outputs` takes them; classes are not read.
+
+    Raises:
+        DataError: When a file is broken, or lacks a feature.
+    """
+    reading = run.experiment.reading
+    if names := run.sample_format.feature_names:
+        return raw_rows(path, names, reading)
+    dataset = for_network(run.experiment, load_unlabelled(path, reading))
+    return dataset.gather(torch.arange(len(dataset)))
 
 
 def outputs_of(make: Callable[[], nn.Module], experiment: Experiment, form: SampleFormat) -> list[float]:
