@@ -84,7 +84,6 @@ class Loop:
         self._layout = layout
         self._client_data = client_data
         self._column_mask = cache(layout.column_mask)
-        self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = normalises_over_batch(module)
         self._outside = OutsideState.of(self._module, layout)
         self._functions = OutsideState.of_functions({})
@@ -234,13 +233,13 @@ class Loop:
             return start
         self._load(start, seed_of(plan.seed, f"dropout {task.stream}", plan.round, client))
         slots = zip(self._layout.tensors, task.trainable, strict=True)
-        trained = {slot.name for slot, moves in slots if moves} - self._frozen
+        trained = {slot.name for slot, moves in slots if moves}
         parameters = dict(self._module.named_parameters())
         for name, parameter in parameters.items():
             parameter.requires_grad_(name in trained)
         moving: list[Tensor] = [parameter for parameter in parameters.values() if parameter.requires_grad]
         if not moving:
-            return start  # the network froze all that the task trains
+            return start  # the task trains buffers alone
         step = stepper(moving, self._anchors(parameters, received), task.training, task.prox_weight)
         gradients = self._gradients_of(moving)
         order = generator(plan.seed, task.stream, plan.round, client)

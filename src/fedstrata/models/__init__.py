@@ -5,6 +5,7 @@ Importing this package does not import torch; resolving an entry of `MODELS` doe
 
 from fedstrata.models.registry import (
     MODELS,
+    NetworkMaker,
     NetworkShape,
     make,
     make_network,
@@ -16,6 +17,7 @@ from fedstrata.models.rows import (
     known_outputs,
     layout_of,
     layout_of_arrays,
+    light_copy,
     load_row,
     row_of,
     row_of_arrays,
@@ -23,11 +25,13 @@ from fedstrata.models.rows import (
 
 __all__ = [
     "MODELS",
+    "NetworkMaker",
     "NetworkShape",
     "arrays_of_row",
     "known_outputs",
     "layout_of",
     "layout_of_arrays",
+    "light_copy",
     "load_row",
     "make",
     "make_network",
