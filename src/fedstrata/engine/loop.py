@@ -30,7 +30,7 @@ from fedstrata.engine.device import products_in, repeatable, seed_device
 from fedstrata.engine.optimizer import Gradients, stepper
 from fedstrata.engine.outside_state import OutsideState, normalises_over_batch
 from fedstrata.engine.plain_networks import plain_network
-from fedstrata.models import layout_of, load_row, row_of
+from fedstrata.models import fits_outputs, layout_of, load_row, row_of
 from fedstrata.objective import Objective
 from fedstrata.objective.objective import in_user_code
 from fedstrata.objective.training import counted_share
@@ -420,7 +420,7 @@ def require_training_outputs(place: str, outputs: object, expected: tuple[int, .
         UserCodeError: When it is not.
     """
     found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    if found != expected:
+    if not fits_outputs(found, expected):
         raise UserCodeError(
             f"{place}: expected outputs {expected} in training as in evaluation, found {found}; return the logits alone"
         )
