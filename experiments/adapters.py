@@ -2,14 +2,14 @@
 
     python -m experiments.adapters
 
-Trains the base at first and keeps it in ``.cache/adapters``. Then adds to ``experiments/results/adapters.json`` the runs
-that it does not hold yet, so it can be stopped and called again.
+Trains the base at first and keeps it in ``.cache/adapters``. Then adds to ``experiments/results/adapters.json`` the
+runs that it does not hold yet, so it can be stopped and called again.
 
 No text is downloaded. It is what every Debian machine has: the sources of Python's standard library, the manuals, and
-the licences of the packages. Another machine has other packages, so that its figures are others. A paragraph counts once
-among all documents of its kind, as licences repeat each other. The base is trained on one half of the documents of each
-kind, all kinds mixed. The clients have the other half: each has documents of its own of one kind, some to train with and
-others to test with.
+the licences of the packages. Another machine has other packages, so that its figures are others. A paragraph counts
+once among all documents of its kind, as licences repeat each other. The base is trained on one half of the documents of
+each kind, all kinds mixed. The clients have the other half: each has documents of its own of one kind, some to train
+with and others to test with.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from peft import LoraConfig, get_peft_model
@@ -36,6 +35,7 @@ from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import fedstrata as fs
+from fedstrata.records.arrays import last_scores
 
 HERE = Path(__file__).parent
 BASE = HERE.parent / ".cache" / "adapters" / "base"
@@ -205,7 +205,7 @@ def play(method: str, seed: int) -> dict[str, Any]:
     }
     with TemporaryDirectory() as folder:
         run = fs.run(experiment, f"{folder}/run", clients=clients_of(seed), quiet=True)
-        scores = pq.read_table(f"{folder}/run/clients/{ROUNDS}.parquet").to_pydict()
+        scores = last_scores(run.folder)
         apart = mean_of_products(run) if method.startswith("alone") else None
         base = json.loads(Path(f"{folder}/run/data.json").read_text())["frozen"]
     return {
@@ -213,9 +213,7 @@ def play(method: str, seed: int) -> dict[str, Any]:
         "seed": seed,
         "frozen": base,
         "rounds": ROUNDS,
-        "perplexity": {
-            run.names[client]: each for client, each in zip(scores["client"], scores["accuracy"], strict=True)
-        },
+        "perplexity": {run.names[client]: score for client, (_, score) in scores.items()},
         "groups": run.labels,
         "ari": adjusted_rand_score([name.split()[0] for name in run.labels], list(run.labels.values())),
         "bytes_up": sum(each["bytes_up"] for each in run.rounds),
