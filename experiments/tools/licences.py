@@ -38,8 +38,7 @@ libraries under further licences, and its own licence files name them.
 [`requirements.lock`](../../requirements.lock), for Python 3.11 on Linux. On another platform, a build of torch for GPUs
 brings NVIDIA's packages, which have licences of their own.
 
-Of the {installed} packages, {always} are always installed. The others are installed with an extra only. The lock has no
-package of the extra {missing}.
+Of the {installed} packages, {always} are always installed. The others are installed with an extra only.
 
 {table}"""
 
@@ -54,11 +53,9 @@ def page() -> str:
     users = needed_by()
     declared = licences()
     rows = sorted((name, version(name), declared[name], ", ".join(users[name])) for name in users)
-    missing = [f"`{extra}` ({', '.join(sorted(absent(extra)))})" for extra in extras() if absent(extra)]
     return TEXT.format(
         installed=len(rows),
         always=sum(users[name] == [ALWAYS] for name in users),
-        missing=" and ".join(missing),
         table=table("package | version | licence | needed", rows),
     )
 
@@ -71,9 +68,8 @@ def needed_by() -> dict[str, list[str]]:
     core = reached(project()["dependencies"])
     found = {name: [ALWAYS] for name in core}
     for extra, own in extras().items():
-        if not absent(extra):
-            for name in reached(own) - core:
-                found.setdefault(name, []).append(f"`{extra}`")
+        for name in reached(own) - core:
+            found.setdefault(name, []).append(f"`{extra}`")
     return found
 
 
@@ -87,11 +83,6 @@ def extras() -> dict[str, list[str]]:
     """The requirements of each extra with which the library can do more."""
     every: dict[str, list[str]] = project()["optional-dependencies"]
     return {extra: own for extra, own in sorted(every.items()) if extra not in TOOLS}
-
-
-def absent(extra: str) -> set[str]:
-    """The packages of an extra that are not in the lock."""
-    return {str(canonicalize_name(Requirement(text).name)) for text in extras()[extra]} - locked().keys()
 
 
 @cache

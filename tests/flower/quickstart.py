@@ -28,6 +28,21 @@ class Net(nn.Module):
         return outputs
 
 
+class FrozenNet(Net):
+    """The same with a hidden layer that is frozen, and the same for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weights = np.random.default_rng(3).normal(scale=0.3, size=(32, 64))
+        self.hidden.weight.data = torch.from_numpy(weights).float()
+        self.hidden.requires_grad_(False).bias.data.zero_()
+
+
+def trained(model: nn.Module) -> ArrayRecord:
+    """The arrays that training moves."""
+    return ArrayRecord({name: each.detach() for name, each in model.named_parameters() if each.requires_grad})
+
+
 def of(message: Message) -> Any:
     """The content of a message, whose records are of the kinds that the app knows."""
     return message.content
@@ -54,14 +69,14 @@ def of_samples(loader: DataLoader[Any]) -> int:
     return len(dataset)
 
 
-def client_app(*, folds: bool, served: bool = False) -> ClientApp:
+def client_app(*, folds: bool, served: bool = False, network: type[Net] = Net) -> ClientApp:
     """The app of the nodes: with the line for folds or as Flower's template has it; with the line for whole rounds."""
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        model = Net()
-        model.load_state_dict(of(message)["arrays"].to_torch_state_dict())
+        model = network()
+        model.load_state_dict(of(message)["arrays"].to_torch_state_dict(), strict=False)
         loader, _ = load_data(int(context.node_config["partition-id"]))
         if folds:
             loader = fold(loader, message)
@@ -73,13 +88,13 @@ def client_app(*, folds: bool, served: bool = False) -> ClientApp:
                 loss.backward()
                 optimizer.step()
         metrics: dict[str, Any] = {"train_loss": loss.item(), "num-examples": of_samples(loader)}
-        content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)})
+        content = RecordDict({"arrays": trained(model), "metrics": MetricRecord(metrics)})
         return Message(content=content, reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        model = Net()
-        model.load_state_dict(of(message)["arrays"].to_torch_state_dict())
+        model = network()
+        model.load_state_dict(of(message)["arrays"].to_torch_state_dict(), strict=False)
         loader, test = load_data(int(context.node_config["partition-id"]))
         loader = fold(loader, message, test=test) if folds else test
         loss, right = 0.0, 0

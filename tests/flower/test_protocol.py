@@ -314,3 +314,11 @@ def test_another_network_than_the_senders_is_refused() -> None:
     config = RunConfig("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES)
     with pytest.raises(InputError, match=r"the tensors conv.weight \(2, 3\), .*, found linear1"):
         refuse_other_network(write_run_config(config, LAYOUT), layout_of(config.network()))
+
+
+def test_another_frozen_base_than_the_senders_is_refused() -> None:
+    config = RunConfig("run", 4, 7, "mlp", '{"hidden": [4]}', "float32", SAMPLES)
+    here = replace(LAYOUT, frozen="0123456789ab")
+    refuse_other_network(write_run_config(config, here), here)
+    with pytest.raises(InputError, match="frozen tensors have the digest 0123456789ab, found none"):
+        refuse_other_network(write_run_config(config, here), LAYOUT)

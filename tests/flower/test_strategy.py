@@ -13,7 +13,7 @@ from app_grid import AppGrid
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
-from quickstart import NODES, Net, client_app, samples
+from quickstart import NODES, FrozenNet, Net, client_app, samples, trained
 from safetensors.torch import load_file
 from sklearn.linear_model import SGDClassifier
 
@@ -76,6 +76,14 @@ def test_an_app_of_flowers_quickstart_finds_the_groups(
     assert [*result.train_metrics_clientapp] == [*range(1, rounds + 1)]
     assert accuracy_of(result, rounds) > 0.9
     assert (tmp_path / "mine" / "report.html").is_file()
+
+
+def test_an_app_that_sends_what_it_trains_is_clustered_by_that(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    strategy = Clustered({"name": "fesem", "k": 2}, model=FrozenNet, out=tmp_path / "mine")
+    play(strategy, AppGrid(client_app(folds=False, network=FrozenNet), NODE_IDS), 6, trained(FrozenNet()))
+    assert groups(strategy) == GROUPS
+    assert all([*arrays] == ["head.weight", "head.bias"] for arrays in strategy.models.values())
 
 
 def test_the_arrays_and_files_are_the_models_of_the_clusters(tmp_path: Path) -> None:

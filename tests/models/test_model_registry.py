@@ -1,12 +1,13 @@
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedstrata.base.errors import ModelError
-from fedstrata.models import MODELS, layout_of, make, row_of, side
+from fedstrata.models import MODELS, NetworkMaker, NetworkShape, layout_of, make, row_of, side
 
 OURS = """
 import torch
@@ -175,3 +176,35 @@ def test_strided_convolutions_of_single_pixels_get_few_channels_one_after_the_ot
     network(images).sum().backward()
     assert strides["conv"] == images.stride()
     assert strides["skip"] == (images.stride() if channels == 16 else (64 * channels, 64, 8, 1))
+
+
+def frozen_net(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    """A random base that is frozen, and a head; each call counts."""
+    CALLS.append(shape)
+    return torch.nn.Sequential(torch.nn.Linear(4, 3).requires_grad_(False), torch.nn.Linear(3, classes))
+
+
+CALLS: list[tuple[int, ...]] = []
+
+
+def test_a_frozen_base_is_made_and_held_once() -> None:
+    CALLS.clear()
+    maker = NetworkMaker(f"{__name__}:frozen_net", NetworkShape((4,), (2,)), 3, {})
+    one, other = ([*maker().parameters()] for _ in range(2))
+    assert len(CALLS) == 1 and one[0].data_ptr() == other[0].data_ptr()
+    one[2].data.zero_()
+    third = maker()
+    assert torch.equal(third.get_parameter("1.weight"), other[2]) and other[2].any()
+    assert layout_of(third) == layout_of(replace(maker, seed=3)())  # in another process it is the same
+    assert layout_of(third) != layout_of(replace(maker, seed=4)())
+
+
+def words(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
+    return torch.nn.Embedding(9, 9)
+
+
+def test_a_language_model_may_know_more_tokens_than_the_data_have() -> None:
+    maker = NetworkMaker(f"{__name__}:words", NetworkShape((5,), (5, 7), tokens=True), 0, {})
+    assert isinstance(maker(), torch.nn.Embedding)
+    with pytest.raises(ModelError, match=r"maps two samples to \(2, 5, 9\); expected \(2, 5, 10\)"):
+        replace(maker, kind=NetworkShape((5,), (5, 10), tokens=True))()

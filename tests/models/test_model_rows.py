@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
 from fedstrata.base.errors import LayoutError, ModelError
-from fedstrata.models import layout_of, load_row, make, row_of
+from fedstrata.models import layout_of, light_copy, load_row, make, row_of
 
 
 def small(name: str, seed: int) -> nn.Module:
@@ -118,6 +118,33 @@ def test_a_buffer_that_is_not_finite_is_in_no_row_and_stays_as_it_is() -> None:
     assert torch.equal(module.get_buffer("mask"), mask) and not row_of(module, layout).any()
 
 
+def test_frozen_tensors_are_in_no_row_and_known_by_their_digest() -> None:
+    frozen = nn.Linear(3, 2).requires_grad_(False)
+    frozen.register_buffer("table", torch.ones(2))
+    norm = nn.BatchNorm1d(2).requires_grad_(False)
+    module = nn.Sequential(frozen, norm, nn.Linear(2, 1))
+    layout = layout_of(module)
+    # Running statistics move whatever is frozen.
+    assert [slot.name for slot in layout.tensors] == ["1.running_mean", "1.running_var", "2.weight", "2.bias"]
+    assert layout.p == 2 + 2 + 2 + 1 and layout.layers == ("2",)
+    load_row(module, layout, torch.arange(7.0))
+    assert layout_of(module) == layout
+    for tensor in (frozen.weight, frozen.get_buffer("table"), norm.bias):
+        tensor.data.view(-1)[1] += 1
+        changed = layout_of(module)
+        assert changed.tensors == layout.tensors and changed.frozen != layout.frozen
+        layout = changed
+
+
+def test_a_light_copy_shares_the_memory_of_frozen_parameters_alone() -> None:
+    module = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 1))
+    twin = light_copy(module)
+    pairs = list(zip(module.parameters(), twin.parameters(), strict=True))
+    assert [one.data_ptr() == other.data_ptr() for one, other in pairs] == [True, True, False, False]
+    assert layout_of(twin) == layout_of(module)
+    assert all(one is not other for one, other in pairs)  # one may come to another device
+
+
 @pytest.mark.parametrize("normalised", [weight_norm, spectral_norm, orthogonal])
 def test_a_layer_with_normalised_weights_has_its_kind(normalised: Callable[[nn.Module], nn.Module]) -> None:
     module = nn.Sequential(normalised(nn.Conv2d(1, 4, 1)), nn.BatchNorm1d(3), normalised(nn.Linear(3, 2)))
@@ -136,6 +163,7 @@ def test_a_layer_with_normalised_weights_has_its_kind(normalised: Callable[[nn.M
         (nn.BatchNorm1d(2, affine=False), "BatchNorm1d has no parameters"),
         (nn.Sequential(nn.BatchNorm1d(2, momentum=None)), "momentum=None"),
         (nn.Linear(1, 1, dtype=torch.complex64), "parameter weight is torch.complex64"),
+        (nn.Linear(1, 1).requires_grad_(False), "Linear has no parameter that is trained"),
     ],
 )
 def test_networks_that_have_no_row_are_refused(module: nn.Module, message: str) -> None:

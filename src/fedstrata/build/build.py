@@ -17,7 +17,7 @@ from fedstrata.build.data_warnings import data_warnings
 from fedstrata.build.data_warnings.run_data import RunData
 from fedstrata.build.participation import Participation, cohort_size, participation_of, sampling_weights
 from fedstrata.build.probes import check_group_probes
-from fedstrata.build.problem import as_read, network_of, objective_of, problem_of, refuse_single_samples
+from fedstrata.build.problem import network_of, objective_of, problem_of, refuse_single_samples
 from fedstrata.build.run_setup import RunSetup, server_setup
 from fedstrata.build.samples import (
     classes_line,
@@ -33,7 +33,7 @@ from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import Algorithm, LocalTraining
 from fedstrata.engine import ENGINES, ClientData, SimulationSpec, registry, resolve_engine
-from fedstrata.models import MODELS, layout_of
+from fedstrata.models import MODELS, NetworkMaker, layout_of
 from fedstrata.models.rows import head_warning
 from fedstrata.partition import Partition
 from fedstrata.records.tracking import require
@@ -54,13 +54,14 @@ def build_run(experiment: Experiment) -> RunSetup:
     dataset = with_targets(experiment, dataset)
     partition = partition_of(experiment, dataset, own_test)
     dataset = prepared(experiment, dataset, partition)
-    refuse_single_samples(experiment, dataset.shape, dataset.outputs)
-    server = server_setup(experiment, problem_of(experiment, dataset.shape, dataset.outputs), participation)
+    network = network_of(experiment, dataset.shape, dataset.outputs)
+    refuse_single_samples(experiment, network)
+    server = server_setup(experiment, problem_of(experiment, network), participation)
     layout = server.problem.layout
     check_group_probes(experiment, truth_known=partition.truth is not None)
     warnings = (
         *data_warnings(RunData(experiment, dataset, partition, own_test)),
-        *_network_warnings(experiment, dataset),
+        *_network_warnings(experiment, network),
         *_cohort_warnings(server.algorithm, participation),
     )
     names = partition.names or tuple(map(str, range(experiment.data.clients)))
@@ -68,7 +69,7 @@ def build_run(experiment: Experiment) -> RunSetup:
     byzantine = byzantine_clients(experiment, layout, truth)
     dataset, partition, trigger = attacked_data(experiment, dataset, partition, byzantine)
     objective = weighted_objective(dataset, partition, server.objective)
-    spec = replace(_spec(experiment, dataset, partition, participation), objective=objective)
+    spec = replace(_spec(experiment, network, dataset, partition, participation), objective=objective)
     sizes = _sizes(spec.client_data, 0)
     _logger.info("%d clients with %d to %d training samples", len(sizes), min(sizes), max(sizes))
     participation = _weighted(participation, experiment, spec.client_data)
@@ -83,7 +84,8 @@ def build_run(experiment: Experiment) -> RunSetup:
     inputs = inputs_line(dataset)
     choices = {
         "engine": why,
-        "network": f"{experiment.model.name}, {layout.p:,} parameters",
+        "network": f"{experiment.model.name}, {layout.p:,} parameters"
+        + (f" beside a frozen base of digest {layout.frozen}" if layout.frozen else ""),
         "inputs": inputs,
         "classes": classes_line(experiment, dataset, objective),
     }
@@ -91,6 +93,7 @@ def build_run(experiment: Experiment) -> RunSetup:
         server=replace(server, problem=problem, participation=participation, objective=objective),
         clients=clients,
         client_data=spec.client_data,
+        network=network,
         engine=engine,
         names=names,
         warnings=warnings,
@@ -114,7 +117,8 @@ def _check_before_data(experiment: Experiment, participation: Participation) -> 
     info = data.find(experiment.data.name, experiment.data.root).info
     if info is not None:
         outputs = objective_of(experiment).outputs_of_classes(info.classes)
-        server_setup(experiment, problem_of(experiment, info.shape, outputs), participation)
+        network = network_of(experiment, info.shape, outputs)
+        server_setup(experiment, problem_of(experiment, network), participation)
 
 
 def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
@@ -139,8 +143,8 @@ def on_same_clients(setup: RunSetup, experiment: Experiment) -> RunSetup:
                 f"local.{key} = {shown(getattr(objective, key))}: expected {shown(expected)}, as in the other runs, "
                 "with which it shares its clients; run it on its own"
             )
-    form = setup.client_data.dataset.sample_format
-    problem = problem_of(experiment, form.network_shape, form.output_shape)
+    assert setup.network is not None  # these clients are simulated
+    problem = problem_of(experiment, setup.network)
     known = setup.server.problem
     check_group_probes(experiment, truth_known=known.truth is not None)
     problem = replace(problem, truth=known.truth, public=known.public, predict=known.predict)
@@ -159,14 +163,13 @@ def _weighted(participation: Participation, experiment: Experiment, client_data:
     return replace(participation, weights=sampling_weights(experiment.cohort, partial(_sizes, client_data)))
 
 
-def _network_warnings(experiment: Experiment, dataset: data.Dataset) -> tuple[str, ...]:
+def _network_warnings(experiment: Experiment, network: NetworkMaker) -> tuple[str, ...]:
     """What looks wrong with a network of the user's own."""
     if experiment.model.name in MODELS:
         return ()
-    network = network_of(experiment, dataset.shape, dataset.outputs)()
-    kind = torch.int64 if experiment.data.tokens else torch.float32
-    samples = torch.zeros(2, *as_read(experiment, dataset.shape), dtype=kind)
-    warning = head_warning(network, layout_of(network), samples)
+    made = network()
+    samples = torch.zeros(2, *network.kind.inputs, dtype=torch.int64 if network.kind.tokens else torch.float32)
+    warning = head_warning(made, layout_of(made), samples)
     return () if warning is None else (warning,)
 
 
@@ -183,13 +186,17 @@ def _cohort_warnings(algorithm: Algorithm[Any], participation: Participation) ->
 
 
 def _spec(
-    experiment: Experiment, dataset: data.Dataset, partition: Partition, participation: Participation
+    experiment: Experiment,
+    network: NetworkMaker,
+    dataset: data.Dataset,
+    partition: Partition,
+    participation: Participation,
 ) -> SimulationSpec:
     """What the engine is made of."""
     # Of the columns, only the one that marks independent units is still needed.
     columns = {} if dataset.unit is None else {dataset.unit: dataset.columns[dataset.unit]}
     return SimulationSpec(
-        network_of(experiment, dataset.shape, dataset.outputs),
+        network,
         replace(dataset, columns=columns).channels_last(),
         partition,
         experiment.seed,

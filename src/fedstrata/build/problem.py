@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
-from functools import partial
+from dataclasses import fields, replace
 from math import prod
 
 import torch
@@ -15,7 +14,7 @@ from fedstrata.config import Experiment
 from fedstrata.config.tables import LocalTable, ServerTable
 from fedstrata.core import Layout, LearningRateSchedule, LocalTraining, Problem, ServerOptimizer
 from fedstrata.engine.outside_state import normalises_over_batch
-from fedstrata.models import NetworkShape, layout_of, make_network, portable, row_of, side
+from fedstrata.models import NetworkMaker, NetworkShape, layout_of, portable, row_of, side
 from fedstrata.objective import Objective
 from fedstrata.uploads.checks.update_checks import CheckName, Checks
 from fedstrata.uploads.rules import aggregation_of
@@ -29,13 +28,10 @@ def objective_of(experiment: Experiment) -> Objective:
     return Objective(local.loss, local.metric or "accuracy", local.transform, weights, balanced)
 
 
-def network_of(
-    experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...], start: int = 0
-) -> Callable[[], torch.nn.Module]:
-    """A function that makes the network, also in another process."""
-    seed = model_seed(experiment.seed, start)
+def network_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...]) -> NetworkMaker:
+    """What makes the network of an experiment, for samples and outputs of some shapes."""
     kind = NetworkShape(as_read(experiment, shape), outputs, experiment.data.tokens)
-    return partial(make_network, portable(experiment.model.name), kind, seed, experiment.model.options)
+    return NetworkMaker(portable(experiment.model.name), kind, model_seed(experiment.seed), experiment.model.options)
 
 
 def as_read(experiment: Experiment, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -44,18 +40,19 @@ def as_read(experiment: Experiment, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (shape[0], wanted, wanted) if wanted is not None and len(shape) == 3 else shape
 
 
-def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...]) -> Problem:
+def problem_of(experiment: Experiment, network: NetworkMaker) -> Problem:
     """The problem of an experiment, before any sample is read.
 
     Args:
         experiment: The experiment.
-        shape: The shape of a sample.
-        outputs: The shape of the outputs for one sample.
+        network: What makes its network.
     """
-    layout = layout_of(network_of(experiment, shape, outputs)())
+    layout = layout_of(network())
 
     def fresh(start: int) -> torch.Tensor:
-        row = row_of(network_of(experiment, shape, outputs, start)(), layout)
+        # The frozen tensors of the first network are those of all models.
+        made = replace(network, seed=model_seed(experiment.seed, start)) if start else network
+        row = row_of(made(), layout)
         if start and torch.equal(row, fresh(0)):
             raise ExperimentError(
                 f"algorithm.name = {experiment.algorithm.name!r} begins with several different models, and the network "
@@ -63,8 +60,7 @@ def problem_of(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[in
             )
         return row
 
-    features = prod(as_read(experiment, shape))
-    return problem_with(experiment, layout, fresh, features=features)
+    return problem_with(experiment, layout, fresh, features=prod(network.kind.inputs))
 
 
 def problem_with(
@@ -99,18 +95,17 @@ def problem_with(
     )
 
 
-def refuse_single_samples(experiment: Experiment, shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+def refuse_single_samples(experiment: Experiment, network: NetworkMaker) -> None:
     """Refuse steps of one sample where a layer normalises over the batch: no such step is ever made.
 
     Args:
         experiment: The experiment.
-        shape: The shape of a sample.
-        outputs: The shape of the outputs for one sample.
+        network: What makes its network.
 
     Raises:
         ExperimentError: In one line.
     """
-    if experiment.local.batch == 1 and normalises_over_batch(network_of(experiment, shape, outputs)()):
+    if experiment.local.batch == 1 and normalises_over_batch(network()):
         raise ExperimentError(
             "local.batch = 1: expected at least 2, or 0 for all samples, with a network that normalises over the "
             "batch, as one sample has no variance; use a larger one, or group normalisation"

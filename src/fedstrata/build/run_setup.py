@@ -19,6 +19,7 @@ from fedstrata.config import Experiment
 from fedstrata.config.tables import EngineTable
 from fedstrata.core import Algorithm, Plan, Problem
 from fedstrata.engine import ClientData, Engine
+from fedstrata.models import NetworkMaker
 from fedstrata.objective import Objective
 from fedstrata.personal import KnowsPersonalModels, PersonalMethod
 from fedstrata.uploads import UploadStep
@@ -76,7 +77,7 @@ class RunSetup:
         byzantine: The clients that send something else than they have trained; None where all are honest.
         trigger: The trigger of their backdoor; None where they have none.
         on_devices: Whether the clients are real devices, which add noise and compress themselves.
-        knows_network: Whether the networks and samples of the clients are known here, and not arrays of an app alone.
+        network: What makes the networks of the clients; None where only arrays of an app are known here.
     """
 
     server: ServerSetup
@@ -91,7 +92,7 @@ class RunSetup:
     byzantine: ByzantineClients | None = None
     trigger: Trigger | None = None
     on_devices: bool = False
-    knows_network: bool = True
+    network: NetworkMaker | None = None
 
     @property
     def everyone(self) -> torch.Tensor:

@@ -265,7 +265,8 @@ def export_command(
         list[str] | None, typer.Option("--client", metavar="NAME", help="A client; by default every model in use.")
     ] = None,
     format: Annotated[
-        Literal["safetensors", "torch", "onnx"], typer.Option(help="torch and onnx also write programs.")
+        Literal["safetensors", "torch", "onnx", "peft"],
+        typer.Option(help="torch and onnx also write programs, peft writes adapters alone."),
     ] = "safetensors",
 ) -> None:
     """Write models with their normalisation, class names and clients' own layers; print the files.

@@ -46,9 +46,11 @@ class Layout:
 
     Attributes:
         tensors: The tensors in the order in which the network defines them, (l,). Each is flattened in C order.
+        frozen: The digest of the tensors that are never trained, which no row has; empty where there are none.
     """
 
     tensors: tuple[TensorSpec, ...]
+    frozen: str = ""
 
     @cached_property
     def spans(self) -> tuple[slice, ...]:

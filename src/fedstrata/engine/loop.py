@@ -30,7 +30,7 @@ from fedstrata.engine.device import products_in, repeatable, seed_device
 from fedstrata.engine.optimizer import Gradients, stepper
 from fedstrata.engine.outside_state import OutsideState, normalises_over_batch
 from fedstrata.engine.plain_networks import plain_network
-from fedstrata.models import layout_of, load_row, row_of
+from fedstrata.models import fits_outputs, layout_of, load_row, row_of
 from fedstrata.objective import Objective
 from fedstrata.objective.objective import in_user_code
 from fedstrata.objective.training import counted_share
@@ -84,7 +84,6 @@ class Loop:
         self._layout = layout
         self._client_data = client_data
         self._column_mask = cache(layout.column_mask)
-        self._frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self._batch_norm = normalises_over_batch(module)
         self._outside = OutsideState.of(self._module, layout)
         self._functions = OutsideState.of_functions({})
@@ -234,13 +233,13 @@ class Loop:
             return start
         self._load(start, seed_of(plan.seed, f"dropout {task.stream}", plan.round, client))
         slots = zip(self._layout.tensors, task.trainable, strict=True)
-        trained = {slot.name for slot, moves in slots if moves} - self._frozen
+        trained = {slot.name for slot, moves in slots if moves}
         parameters = dict(self._module.named_parameters())
         for name, parameter in parameters.items():
             parameter.requires_grad_(name in trained)
         moving: list[Tensor] = [parameter for parameter in parameters.values() if parameter.requires_grad]
         if not moving:
-            return start  # the network froze all that the task trains
+            return start  # the task trains buffers alone
         step = stepper(moving, self._anchors(parameters, received), task.training, task.prox_weight)
         gradients = self._gradients_of(moving)
         order = generator(plan.seed, task.stream, plan.round, client)
@@ -421,7 +420,7 @@ def require_training_outputs(place: str, outputs: object, expected: tuple[int, .
         UserCodeError: When it is not.
     """
     found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-    if found != expected:
+    if not fits_outputs(found, expected):
         raise UserCodeError(
             f"{place}: expected outputs {expected} in training as in evaluation, found {found}; return the logits alone"
         )

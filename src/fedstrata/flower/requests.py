@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from math import inf, prod
 
 import torch
-from torch import nn
 
 from fedstrata.base.errors import ContractError, InputError, check_rules
 from fedstrata.base.randomness import model_seed
@@ -34,7 +34,7 @@ from fedstrata.flower.payload import (
     row_of_values,
     values_of_row,
 )
-from fedstrata.models import NetworkShape, make_network
+from fedstrata.models import NetworkMaker, NetworkShape
 from fedstrata.objective import Objective
 from fedstrata.uploads.compression import Compression, CompressionKind
 
@@ -88,10 +88,11 @@ class RunConfig:
         """The shape of what a network says about one sample."""
         return self.samples.outputs or self.objective.outputs_of_classes(self.samples.classes)
 
-    def network(self) -> nn.Module:
-        """Make the network, with its fixed tensors. Every request brings the weights that it needs."""
+    @cached_property
+    def network(self) -> NetworkMaker:
+        """What makes the network, with its fixed tensors. Every request brings the weights that it needs."""
         kind = NetworkShape(self.samples.network_shape, self.outputs, self.samples.dtype == "int64")
-        return make_network(self.model, kind, model_seed(self.seed), json.loads(self.options))
+        return NetworkMaker(self.model, kind, model_seed(self.seed), json.loads(self.options))
 
     def compressor(self, layout: Layout) -> Compression | None:
         """How clients compress their updates; None where they do not."""
@@ -115,9 +116,10 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class _Network:
-    """The names and shapes of the tensors of a network."""
+    """The names and shapes of the tensors of a network, and the digest of the frozen ones."""
 
     tensors: tuple[str, ...]
+    frozen: str
 
 
 _RUN_CONFIG = Schema(RunConfig)
@@ -140,18 +142,25 @@ def read_run_config(payload: Payload) -> RunConfig:
 
 
 def refuse_other_network(payload: Payload, layout: Layout) -> None:
-    """Refuse a payload of a sender whose network has other tensors than are here.
+    """Refuse a payload of a sender whose network has other tensors than are here, or other frozen ones.
 
     Raises:
         InputError: When it has.
     """
-    here, there = _network(layout).tensors, _NETWORK.read(payload.record("network")).tensors
-    if here != there:
-        raise InputError(f"expected a network with the tensors {', '.join(there)}, found {', '.join(here)}")
+    here, there = _network(layout), _NETWORK.read(payload.record("network"))
+    if here.tensors != there.tensors:
+        raise InputError(
+            f"expected a network with the tensors {', '.join(there.tensors)}, found {', '.join(here.tensors)}"
+        )
+    if here.frozen != there.frozen:
+        raise InputError(
+            f"expected a network whose frozen tensors have the digest {there.frozen or 'none'}, found "
+            f"{here.frozen or 'none'}; put the base of the run on this device"
+        )
 
 
 def _network(layout: Layout) -> _Network:
-    return _Network(tuple(f"{spec.name} {spec.shape}" for spec in layout.tensors))
+    return _Network(tuple(f"{spec.name} {spec.shape}" for spec in layout.tensors), layout.frozen)
 
 
 @dataclass(frozen=True)

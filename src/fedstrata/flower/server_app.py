@@ -147,8 +147,8 @@ def run_config(experiment: Experiment, federation: Federation, run: str) -> RunC
         compression=experiment.network.compression,
         compression_share=experiment.network.share,
     )
-    refuse_single_samples(experiment, config.samples.network_shape, config.outputs)
-    problem = problem_of(experiment, config.samples.network_shape, config.outputs)
+    refuse_single_samples(experiment, config.network)
+    problem = problem_of(experiment, config.network)
     planned = server_setup(experiment, problem, replace(participation_of(experiment), known=False))
     if planned.client_noise is None:
         return config
@@ -176,7 +176,7 @@ def _run_setup(
     """
     truth = torch.tensor(federation.truth) if federation.truth else None
     predict = config.objective.predictor(clients.outputs)
-    problem = problem_of(experiment, config.samples.network_shape, config.outputs)
+    problem = problem_of(experiment, config.network)
     problem = replace(problem, truth=truth, public=public, predict=predict)
     # The members change the rounds of joining while the run goes on.
     participation = participation_elsewhere(experiment, clients.members.joins)
@@ -193,6 +193,7 @@ def _run_setup(
         server=server,
         clients=clients,
         client_data=no_client_data(config),
+        network=config.network,
         engine=experiment.engine.model_copy(update={"name": "loop", "device": "cpu"}),
         names=_client_names(federation, clients.members),
         # They do to their updates what `run_config` tells them; it is not to be simulated as well.

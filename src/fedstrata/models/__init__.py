@@ -5,7 +5,9 @@ Importing this package does not import torch; resolving an entry of `MODELS` doe
 
 from fedstrata.models.registry import (
     MODELS,
+    NetworkMaker,
     NetworkShape,
+    fits_outputs,
     make,
     make_network,
     portable,
@@ -16,6 +18,7 @@ from fedstrata.models.rows import (
     known_outputs,
     layout_of,
     layout_of_arrays,
+    light_copy,
     load_row,
     row_of,
     row_of_arrays,
@@ -23,11 +26,14 @@ from fedstrata.models.rows import (
 
 __all__ = [
     "MODELS",
+    "NetworkMaker",
     "NetworkShape",
     "arrays_of_row",
+    "fits_outputs",
     "known_outputs",
     "layout_of",
     "layout_of_arrays",
+    "light_copy",
     "load_row",
     "make",
     "make_network",

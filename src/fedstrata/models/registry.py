@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, ValidationError, create_model
@@ -18,7 +17,7 @@ from fedstrata.base.limits import PARAMETERS
 from fedstrata.base.quoting import shown
 from fedstrata.base.randomness import global_generators, seed_global_generators
 from fedstrata.base.registry import OBJECT, ONLY_HERE, PortableObject, Registry, is_lost_object, load_users_object
-from fedstrata.models.rows import layout_of
+from fedstrata.models.rows import layout_of, light_copy
 
 if TYPE_CHECKING:
     Factory = Callable[..., torch.nn.Module]
@@ -75,6 +74,31 @@ class NetworkShape:
     tokens: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class NetworkMaker:
+    """What makes a network, the same every time, also in another process, with the arguments of `make_network`.
+
+    One with frozen tensors is made once, and then copied but for these: a process holds them once.
+    """
+
+    name: str | PortableObject
+    kind: NetworkShape
+    seed: int
+    options: Mapping[str, Any]
+
+    def __call__(self) -> torch.nn.Module:
+        """Make the network."""
+        return self._make() if self._first is None else light_copy(self._first)
+
+    @cached_property
+    def _first(self) -> torch.nn.Module | None:
+        made = self._make()
+        return None if all(each.requires_grad for each in made.parameters()) else made
+
+    def _make(self) -> torch.nn.Module:
+        return make_network(self.name, self.kind, self.seed, self.options)
+
+
 def make(name: str | PortableObject, shape: tuple[int, ...], classes: int, seed: int, **given: Any) -> torch.nn.Module:
     """Make a network that gives each sample one class, as `make_network` does.
 
@@ -109,7 +133,7 @@ def make_network(
             its outputs have another shape.
     """
     maker, name = (name.thing, name.name) if isinstance(name, PortableObject) else (_find(name), name)
-    factory: Factory = (lambda: copy.deepcopy(maker)) if isinstance(maker, torch.nn.Module) else maker
+    factory: Factory = (lambda: light_copy(maker)) if isinstance(maker, torch.nn.Module) else maker
     shape = kind.inputs
     classes = kind.outputs[-1]
     expected = (2, *kind.outputs)
@@ -134,16 +158,21 @@ def make_network(
             failure.trace = "" if name in MODELS.built_in else users_trace(error)
             raise failure from error
     found = tuple(outputs.shape) if torch.is_tensor(outputs) else type(outputs).__name__
-    if found != expected:
+    if not fits_outputs(found, expected):
         each = "a row of logits each" if len(expected) == 2 else "a row of logits for each token"
         raise ModelError(f"model {name!r} maps two samples to {found}; expected {expected}, {each}")
     layout_of(module)
     for layer in module.modules():
         if isinstance(layer, torch.nn.Conv2d) and _needs_rows_of_pixels(layer):
             layer.register_forward_pre_hook(_with_rows_of_pixels)
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ModelError(f"model {name!r} has no parameter that is trained: all are frozen; leave some free")
     return module.train()
+
+
+def fits_outputs(found: object, expected: tuple[int, ...]) -> bool:
+    """Whether outputs have the shape that is expected. A language model may know more tokens than the data have."""
+    if len(expected) == 3 and isinstance(found, tuple) and found[:2] == expected[:2]:
+        return len(found) == 3 and found[2] >= expected[2]
+    return found == expected
 
 
 def _needs_rows_of_pixels(layer: torch.nn.Conv2d) -> bool:

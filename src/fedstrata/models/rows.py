@@ -5,6 +5,7 @@ Selectors such as "head" go by the layout, which has the layers in the order of 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedstrata.base.content_digest import content_digest
 from fedstrata.base.errors import ModelError
 from fedstrata.base.lazy_torch import torch
 from fedstrata.base.randomness import global_generators, seed_global_generators
@@ -25,6 +27,9 @@ def layout_of(module: torch.nn.Module) -> Layout:
     least two dimensions (Linear, Embedding, LSTM, attention), otherwise "norm" (PReLU, a scale of one's own). A
     parameter of the network itself is a layer of its own name. Tied parameters appear once, at their first place.
 
+    Frozen tensors are left out, and known by their digest: parameters without a gradient, and what layers all of whose
+    parameters are frozen have in buffers. Running statistics are no such buffers: training moves them all the same.
+
     Integer buffers, such as BatchNorm's count of batches, are left out. To average them makes no sense, and only a
     BatchNorm without momentum reads that count. So are buffers that hold a number that is not finite, such as the mask
     of causal attention: the difference of two infinities is no number, and no update could have them.
@@ -35,6 +40,7 @@ def layout_of(module: torch.nn.Module) -> Layout:
     """
     batch_norm = torch.nn.modules.batchnorm._BatchNorm
     specs: list[TensorSpec] = []
+    frozen = dict[str, torch.Tensor]()
     seen: set[int] = set()
     for name, tensor in module.state_dict(keep_vars=True).items():
         path, _, own = name.rpartition(".")
@@ -44,6 +50,9 @@ def layout_of(module: torch.nn.Module) -> Layout:
         if own == "num_batches_tracked" and getattr(module.get_submodule(path), "momentum", 0.1) is None:
             # The count is in no row, so it would pass from one client to the next inside the same module.
             raise ModelError(f"{path} is a BatchNorm with momentum=None, which is not supported; give it 0.1")
+        if torch.is_tensor(tensor) and _is_frozen(tensor, module.get_submodule(path)):
+            frozen[name] = tensor
+            continue
         if trained and not tensor.is_floating_point():
             raise ModelError(f"parameter {name} is {tensor.dtype}; expected floating point: make it a buffer")
         if not torch.is_tensor(tensor) or not tensor.is_floating_point() or id(tensor) in seen:
@@ -55,8 +64,23 @@ def layout_of(module: torch.nn.Module) -> Layout:
         kind = _kind(owner) if trained else "buffer"
         specs.append(TensorSpec(name, path or own, kind, tuple(tensor.shape), isinstance(owner, batch_norm)))
     if all(spec.kind == "buffer" for spec in specs):
-        raise ModelError(f"{type(module).__name__} has no parameters: there is nothing to train")
-    return Layout(tuple(specs))
+        which = "parameter that is trained: all are frozen; leave some free" if frozen else "parameters to train"
+        raise ModelError(f"{type(module).__name__} has no {which}")
+    return Layout(tuple(specs), content_digest(frozen) if frozen else "")
+
+
+def _is_frozen(tensor: torch.Tensor, owner: torch.nn.Module) -> bool:
+    """Whether training leaves a tensor of a layer as it is."""
+    if isinstance(tensor, torch.nn.Parameter):
+        return not tensor.requires_grad
+    own = list(owner.parameters())
+    return bool(own) and not any(each.requires_grad for each in own) and not hasattr(owner, "running_var")
+
+
+def light_copy(module: torch.nn.Module) -> torch.nn.Module:
+    """Copy a network, but for the memory of its frozen parameters: nothing writes there, so a process holds it once."""
+    # The parameter itself is another one: it may come to another device, and the first one stays where it is.
+    return copy.deepcopy(module, {id(each): copy.copy(each) for each in module.parameters() if not each.requires_grad})
 
 
 def _kind(owner: torch.nn.Module) -> Kind:
@@ -213,7 +237,7 @@ def head_warning(network: torch.nn.Module, layout: Layout, inputs: torch.Tensor)
     """
     called = list[str]()
     for name, module in network.named_modules():
-        if _kind(module) == "linear":
+        if _kind(module) == "linear" and any(each.requires_grad for each in module.parameters()):
             module.register_forward_hook(lambda module, given, found, name=name: called.append(name))
     with torch.no_grad():
         network.eval()(inputs)

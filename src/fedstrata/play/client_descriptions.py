@@ -140,5 +140,10 @@ def data_record(setup: RunSetup, network: list[float], *, own_data: bool) -> Dat
         for id, name in enumerate(setup.names)
     ]
     return DataRecord(
-        clients=clients, warnings=list(setup.warnings), inputs=setup.inputs, network=network, digest=digest
+        clients=clients,
+        warnings=list(setup.warnings),
+        inputs=setup.inputs,
+        network=network,
+        frozen=setup.server.problem.layout.frozen,
+        digest=digest,
     )

@@ -14,7 +14,6 @@ from fedstrata.build.attacks import honest_summary
 from fedstrata.build.run_setup import RunSetup
 from fedstrata.config import Experiment
 from fedstrata.core import CLIENT, SHARED, VALIDATION, Evaluation, Plan, Report, Score, State
-from fedstrata.models import portable
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.personal import LastModels, PersonalChoice
 from fedstrata.play.recorder import Recorder, traffic
@@ -34,7 +33,7 @@ from fedstrata.records.arrays import last_scores
 from fedstrata.records.folder import Folder
 from fedstrata.records.measures import summarise
 from fedstrata.records.resume import machine, versions
-from fedstrata.results.run import Run, network_factory
+from fedstrata.results.run import Run
 
 
 def score_last_models(
@@ -117,8 +116,8 @@ def finish_run(
     write_used_models(folder.path, setup, state, used)
     folder.add_predictions(None if predicted is None else predicted[0])
     folder.finish(setup.server.problem.layout, state, summary)
-    only_here = setup.knows_network and not isinstance(portable(experiment.model.name), str)
-    network = network_factory(experiment, setup.client_data.dataset.sample_format) if only_here else None
+    only_here = setup.network is not None and not isinstance(setup.network.name, str)
+    network = setup.network if only_here else None
     return Run(out, summary, rounds, state.tree, setup.names, setup.warnings, network)
 
 

@@ -21,7 +21,7 @@ from fedstrata.base.randomness import global_generators, model_seed, seed_global
 from fedstrata.base.registry import OBJECT, name_of_object
 from fedstrata.build.elsewhere import require, rules_elsewhere
 from fedstrata.build.participation import participation_elsewhere, participation_of
-from fedstrata.build.problem import problem_with
+from fedstrata.build.problem import network_of, problem_with
 from fedstrata.build.run_setup import RunSetup, ServerSetup, server_setup
 from fedstrata.config import Experiment, choose
 from fedstrata.core import Layout, Plan, Report
@@ -91,10 +91,11 @@ class OutsideModel:
             return layout_of_arrays(self.first)
         layout = layout_of(made)
         names = {spec.name for spec in layout.tensors}
-        parameters = dict(made.named_parameters(remove_duplicate=False))
+        named = made.named_parameters(remove_duplicate=False)
+        trained = {name for name, parameter in named if parameter.requires_grad}
         others = [name for name, values in self.first.items() if np.issubdtype(values.dtype, np.floating)]
         others = [name for name in others if name not in names]
-        if any(name in parameters for name in others):
+        if any(name in trained for name in others):
             return layout_of_arrays(self.first)  # Of weights that two layers share, a client has the arrays of both.
         if other := [name for name in others if name not in made.state_dict()]:
             raise InputError(f"the first arrays: expected the tensors of the model, found {other[0]!r} besides")
@@ -192,7 +193,7 @@ def outside_setup(
         engine=experiment.engine.model_copy(update={"name": "loop", "device": "cpu"}),
         names=tuple(names),
         on_devices=True,
-        knows_network=model.shape is not None,
+        network=None if model.shape is None else network_of(experiment, model.shape, (model.classes,)),
     )
 
 

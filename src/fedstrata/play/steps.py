@@ -26,7 +26,7 @@ from fedstrata.records.folder import Folder
 from fedstrata.records.resume import find_resumable, origin
 from fedstrata.records.schema import RUN_FOLDER_ENTRIES, DataRecord
 from fedstrata.records.tracking import track
-from fedstrata.results.run import Run, network_factory, outputs_of
+from fedstrata.results.run import Run, outputs_of
 
 _logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def run_steps(
     with folder_lock(root):
         folder = Folder(root)
         form = setup.client_data.dataset.sample_format
-        says = outputs_of(network_factory(resolved, form), resolved, form) if setup.knows_network else []
+        says = [] if setup.network is None else outputs_of(setup.network(), resolved, form)
         data = data_record(setup, says, own_data=experiment.data.name not in DATASETS)
         state, record = begin_run(resolved, setup, folder, fresh, tell, resume=resume, data=data)
         folder.add_data(data)
@@ -164,7 +164,7 @@ def begin_run(
         )
     before = folder.data()
     if before is not None and before.network:
-        before.require_same_network(data.network, folder.path)
+        before.require_same_network(data.network, data.frozen, folder.path)
     if before is not None and before.digest and before.digest != data.digest:
         raise RecordError(
             f"{folder.path}: expected the data that the run began with, found others; put the old data back in "

@@ -337,6 +337,7 @@ class DataRecord(Record):
         warnings: What looks wrong with the data, in a line each.
         inputs: Which columns of a table the networks read, in one line; empty where the data are no table.
         network: What the network says about a few samples, by which it is known again (`known_outputs`).
+        frozen: The digest of its frozen tensors (`Layout.frozen`); empty where there are none.
         digest: A SHA-256 of the clients' samples, by which they are known again; empty for those of a known data set,
             which cannot change, and on real devices.
     """
@@ -345,18 +346,27 @@ class DataRecord(Record):
     warnings: list[str] = []
     inputs: str = ""
     network: list[Number] = []
+    frozen: str = ""
     digest: str = ""
 
-    def require_same_network(self, outputs: Sequence[float], place: Path) -> None:
+    def require_same_network(self, outputs: Sequence[float], frozen: str, place: Path) -> None:
         """Refuse another network than that of the run.
 
         Args:
             outputs: What it says about the samples.
+            frozen: The digest of its frozen tensors.
             place: The run folder.
 
         Raises:
-            RecordError: When it says something else, up to what other machines round otherwise.
+            RecordError: When its frozen tensors are others, or it says something else, up to what other machines round
+                otherwise.
         """
+        # Runs of before the digest have the frozen tensors in their models.
+        if self.frozen and frozen != self.frozen:
+            raise RecordError(
+                f"{place}: expected the frozen tensors that the run was made with, of digest {self.frozen}, found "
+                f"{frozen or 'none'}; put the base of the network back, or give it as in fs.load(folder, network=...)"
+            )
         most = max(map(abs, self.network), default=0)
         same_length = len(outputs) == len(self.network)
         if not same_length or not np.allclose(outputs, self.network, rtol=0, atol=_SAME_NETWORK * most):

@@ -17,7 +17,7 @@ from fedstrata.base.errors import DataError
 from fedstrata.base.randomness import seed_of
 from fedstrata.build.build import build_run
 from fedstrata.build.participation import participation_of
-from fedstrata.build.problem import problem_of
+from fedstrata.build.problem import network_of, problem_of
 from fedstrata.build.run_setup import server_setup
 from fedstrata.build.samples import for_network, with_targets
 from fedstrata.config import Experiment, load_experiment
@@ -123,7 +123,7 @@ def _problem_of(experiment: Experiment, run: Run) -> tuple[Problem, Algorithm[An
         server = build_run(experiment).server
         return server.problem, server.algorithm, server.objective
     form = run.sample_format
-    problem = problem_of(experiment, form.network_shape, form.output_shape)
+    problem = problem_of(experiment, network_of(experiment, form.network_shape, form.output_shape))
     problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
     server = server_setup(experiment, problem, participation_of(experiment))
     # Balancing weights are those of the run's own samples.

@@ -23,12 +23,14 @@ from fedstrata.base.errors import ExperimentError, ModelError
 from fedstrata.base.files import replace_file
 from fedstrata.base.quoting import shown
 from fedstrata.config.folders import nearest_existing, require_new_folder
+from fedstrata.models import layout_of
 from fedstrata.models.trained import TrainedModel
 from fedstrata.results.run import Run
 
-ModelFormat = Literal["safetensors", "torch", "onnx"]
+ModelFormat = Literal["safetensors", "torch", "onnx", "peft"]
 """What a model is written as. "safetensors" is its tensors. "torch" is a program that `torch.export.load` reads, and
-"onnx" one for ONNX: both have the network and the normalisation inside, and take raw samples."""
+"onnx" one for ONNX: both have the network and the normalisation inside, and take raw samples. "peft" is a folder with
+the adapters alone, which ``PeftModel.from_pretrained(base, folder)`` loads."""
 
 INDEX = "models.json"
 """The file that says which model each client uses, and what every model needs."""
@@ -52,10 +54,10 @@ def export(
         target: The folder; it must be new or empty.
         clients: The names or ids, as in `Run.model`, of the clients whose models are written, or that of one client.
             By default every model in use is: that of each cluster, and that of each client that has layers of its own.
-        format: "safetensors", or "torch" or "onnx" for programs that take raw samples.
+        format: "safetensors", or "torch" or "onnx" for programs that take raw samples, or "peft" for adapters.
 
     Returns:
-        The files, the index first.
+        The files, the index first; of adapters their folders.
 
     Raises:
         InputError: When there is no such client or format, the folder holds something, or the network cannot be
@@ -65,8 +67,9 @@ def export(
     names = [run.names[run.model_of(client).client] for client in several]
     if format not in (known := get_args(ModelFormat)):
         raise ExperimentError(f"export: format = {shown(format)}: expected one of {', '.join(known)}")
-    if format == "onnx" and find_spec("onnxscript") is None:
-        raise ExperimentError('--format = onnx: expected onnxscript, found none; pip install "fedstrata[onnx]"')
+    needed = {"onnx": "onnxscript", "peft": "peft"}.get(format)
+    if needed and find_spec(needed) is None:
+        raise ExperimentError(f'--format = {format}: expected {needed}, found none; pip install "fedstrata[{format}]"')
     folder = Path(target)
     require_new_folder(folder)
     # The folders on the way to the target are made at the end as well, and a move within a file system takes no time.
@@ -84,6 +87,12 @@ def _write_models(run: Run, folder: Path, clients: Sequence[str], format: ModelF
     index = _index_of(run)
     files = [folder / INDEX]
     for entry, model in _one_by_one(run, clients) if clients else _in_use(run):
+        if format == "peft":
+            entry["file"] = Path(entry["file"]).stem
+            files.append(folder / entry["file"])
+            _write_adapters(model.network, files[-1])
+            index.setdefault("models", []).append(entry)
+            continue
         # Layers may share a weight, and safetensors writes no tensors that share memory.
         tensors = {name: values.contiguous().clone() for name, values in model.network.state_dict().items()}
         metadata = {"fedstrata": json.dumps({**index, **entry})}
@@ -151,6 +160,27 @@ def _file_name(client: str, id: int, taken: set[str]) -> str:
         name = f"{name}-{id}"
     taken.add(name.lower())
     return name
+
+
+def _write_adapters(network: torch.nn.Module, folder: Path) -> None:
+    """Write the adapters of a network as `peft` has them.
+
+    Raises:
+        ModelError: When the network has none, or trains something else.
+    """
+    from peft import PeftModel, get_peft_model_state_dict
+
+    adapted = [part for part in network.modules() if isinstance(part, PeftModel)]
+    if len(adapted) != 1:
+        raise ModelError(f"--format = peft: expected a network with one PeftModel in it, found {len(adapted)}")
+    # The hub is not asked whether it has the base.
+    written = get_peft_model_state_dict(adapted[0], save_embedding_layers=False).values()
+    places = {values.data_ptr() for values in written}
+    state = network.state_dict()
+    for spec in layout_of(network).tensors:
+        if state[spec.name].data_ptr() not in places:
+            raise ModelError(f"--format = peft: expected adapters alone to be trained, found {spec.name} besides")
+    adapted[0].save_pretrained(str(folder), save_embedding_layers=False)
 
 
 def _program(model: TrainedModel, format: ModelFormat) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from fedstrata.config.folders import experiment_file_of
 from fedstrata.config.reading import completed_keys, plain_keys
 from fedstrata.core import Decision, Node, State, Tree
 from fedstrata.data import SampleFormat, load_unlabelled, raw_rows
-from fedstrata.models import NetworkShape, known_outputs, layout_of, make_network
+from fedstrata.models import NetworkMaker, NetworkShape, known_outputs, layout_of
 from fedstrata.models.trained import TrainedModel
 from fedstrata.objective.metric_info import MetricInfo
 from fedstrata.records.client_models import ClientModels, UsedModel
@@ -87,7 +88,8 @@ class Run:
             RecordError: When there is no sound checkpoint.
         """
         experiment = self.experiment
-        problem = problem_of(experiment, self.sample_format.network_shape, self.sample_format.output_shape)
+        form = self.sample_format
+        problem = problem_of(experiment, network_of(experiment, form.network_shape, form.output_shape))
         # The type of the state is wanted, not the state: any true groups will do.
         problem = replace(problem, truth=torch.zeros(problem.clients, dtype=torch.int64))
         fresh: State = experiment.algorithm_of().init(problem)
@@ -224,7 +226,9 @@ class Run:
         make = network_factory(self.experiment, self.sample_format, self.network)
         data = Folder(self.folder.resolve()).data()
         if data is not None and data.network:
-            data.require_same_network(outputs_of(make, self.experiment, self.sample_format), self.folder)
+            network = make()
+            said = outputs_of(network, self.experiment, self.sample_format)
+            data.require_same_network(said, layout_of(network).frozen, self.folder)
         return make
 
     def _assembled(self, node: int, used: UsedModel | None) -> TrainedModel:
@@ -233,7 +237,9 @@ class Run:
         Raises:
             RecordError: When they are not the tensors of the network.
         """
-        network = self.new_network()
+        # The frozen tensors may be those of other networks in this process. Who takes this one may change them, as
+        # merging adapters into their base does.
+        network = copy.deepcopy(self.new_network())
         tensors = self._models.cluster_tensors(node)
         if used is not None:
             tensors |= self._models.personal_tensors(used, self.names[used.client])
@@ -303,9 +309,9 @@ def raw_samples(run: Run, path: Path) -> Any:
     return dataset.gather(torch.arange(len(dataset)))
 
 
-def outputs_of(make: Callable[[], nn.Module], experiment: Experiment, form: SampleFormat) -> list[float]:
-    """What a network that is made so says, as `known_outputs` returns it."""
-    return known_outputs(make(), form.network_shape, experiment.seed, tokens=form.dtype == "int64")
+def outputs_of(network: nn.Module, experiment: Experiment, form: SampleFormat) -> list[float]:
+    """What the network of a run says, as `known_outputs` returns it; its own weights do not matter, and are lost."""
+    return known_outputs(network, form.network_shape, experiment.seed, tokens=form.dtype == "int64")
 
 
 def network_factory(
@@ -323,7 +329,7 @@ def network_factory(
     kind = NetworkShape(form.network_shape, form.output_shape, form.dtype == "int64")
     maker = PortableObject(given, getattr(given, "__qualname__", type(given).__name__))
     options = _accepted(given, experiment.model.options)
-    return partial(make_network, maker, kind, model_seed(experiment.seed), options)
+    return NetworkMaker(maker, kind, model_seed(experiment.seed), options)
 
 
 def _accepted(maker: Callable[..., nn.Module] | nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from math import prod
 from types import MethodType
 
@@ -15,6 +14,7 @@ from fedstrata.base.errors import ModelError, UserCodeError, first_line, users_t
 from fedstrata.core import Layout, Mask
 from fedstrata.engine.device import without_cudnn
 from fedstrata.engine.outside_state import BATCH_NORMS, is_norm, normalises_over_batch
+from fedstrata.models import light_copy
 
 _BATCH_BYTES = {"cpu": 1 << 30, "cuda": 16 << 30}
 """Bytes that are worked on at a time, by the kind of device."""
@@ -55,7 +55,6 @@ class Network:
         salts: The names of the salts of dropout.
         names: The names of the tensors of the layout, then those of the salts.
         batch_norm: Whether the network takes statistics over a batch, for which it needs two samples.
-        frozen: The names of the parameters that never move.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class Network:
         self.layout = layout
         self.device = device
         self.memory = memory
-        self.frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
         self.batch_norm = normalises_over_batch(module)
         self._module = vmappable_copy(module, im2col).to(device).requires_grad_(False)
         self.precision = precision
@@ -82,13 +80,9 @@ class Network:
         self._step_bytes = dict[tuple[int, ...], tuple[int, int]]()
 
     def moving(self, trainable: Mask) -> list[int]:
-        """The places of the parameters that training moves: those of a mask that are not frozen."""
+        """The places of the parameters that training moves: those of a mask."""
         slots = enumerate(zip(self.layout.tensors, trainable, strict=True))
-        return [
-            place
-            for place, (slot, trained) in slots
-            if trained and slot.kind != "buffer" and slot.name not in self.frozen
-        ]
+        return [place for place, (slot, trained) in slots if trained and slot.kind != "buffer"]
 
     def logits(self, names: Sequence[str], tensors: Sequence[Tensor], inputs: Tensor, train: bool) -> Tensor:
         """Logits (g, b, classes) float32 of g clients. Training writes new values of buffers into `tensors`.
@@ -197,7 +191,7 @@ def vmappable_copy(module: nn.Module, im2col: bool) -> nn.Module:
         module: The network, which stays as it is.
         im2col: Whether convolutions become matrix products (im2col).
     """
-    module = deepcopy(module)
+    module = light_copy(module)
     # A layer becomes one of another class, so that all else that it has stays: attributes, hooks, a forward of its own.
     for layer in module.modules():
         if type(layer) in _CHANNELWISE:

@@ -1,0 +1,263 @@
+"""Adapters of a small language model on twelve clients with three kinds of text, and what training both factors costs.
+
+    python -m experiments.adapters
+
+Trains the base at first and keeps it in ``.cache/adapters``. Then adds to ``experiments/results/adapters.json`` the
+runs that it does not hold yet, so it can be stopped and called again.
+
+No text is downloaded. It is what every Debian machine has: the sources of Python's standard library, the manuals, and
+the licences of the packages. Another machine has other packages, so that its figures are others. A paragraph counts
+once among all documents of its kind, as licences repeat each other. The base is trained on one half of the documents of
+each kind, all kinds mixed. The clients have the other half: each has documents of its own of one kind, some to train
+with and others to test with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import math
+import re
+import sysconfig
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from peft import LoraConfig, get_peft_model
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import fedstrata as fs
+from fedstrata.records.arrays import last_scores
+
+HERE = Path(__file__).parent
+BASE = HERE.parent / ".cache" / "adapters" / "base"
+"""The folder of the base."""
+
+RESULTS = HERE / "results" / "adapters.json"
+
+KINDS = ("sources", "manuals", "licences")
+LENGTH = 128
+"""The tokens of a sample, which are bytes."""
+PIECES = 8
+"""The samples of a document, at most."""
+LEAST = PIECES * LENGTH + 1
+"""The bytes that a document must have."""
+
+ROUNDS = 5
+PER_KIND = 4
+"""The clients of each kind."""
+TRAIN, TEST = 4, 3
+"""The documents of a client to train with, and to test with."""
+SHORT = 64
+"""The tokens of a client's sample: the first ones of a longer one."""
+
+METHODS = {
+    "one adapter for all": ("fedavg", False),
+    "alone": ("local", False),
+    "Strata": ("strata", False),
+    "one adapter for all, A trained too": ("fedavg", True),
+    "alone, A trained too": ("local", True),
+}
+"""The algorithm of each method, and whether both factors of an adapter are trained."""
+
+Pieces = NDArray[np.int64]
+"""Samples of text, (samples, LENGTH + 1): the tokens, of which each is the target of the one before."""
+
+
+def files_of(kind: str) -> list[Path]:
+    """The files of a kind of text on this machine, by name."""
+    if kind == "sources":
+        found = Path(sysconfig.get_path("stdlib")).rglob("*.py")
+        return sorted(path for path in found if not {"site-packages", "dist-packages", "test"} & {*path.parts})
+    if kind == "manuals":
+        return sorted(Path("/usr/share/man").glob("man*/*.gz"))
+    return sorted([*Path("/usr/share/common-licenses").iterdir(), *Path("/usr/share/doc").glob("*/copyright")])
+
+
+@cache
+def documents(kind: str) -> tuple[list[bytes], list[bytes]]:
+    """The documents of the base, and those of the clients, in random order and without repeated paragraphs."""
+    seen = set[bytes]()
+    found = list[bytes]()
+    for path in files_of(kind):
+        if path.is_symlink() or not path.is_file():
+            continue
+        text = path.read_bytes()
+        parts = re.split(rb"\n\s*\n", gzip.decompress(text) if path.suffix == ".gz" else text)
+        new = {b" ".join(part.split()): part for part in parts}
+        kept = [part for words, part in new.items() if words not in seen]
+        seen |= new.keys()
+        if len(document := b"\n\n".join(kept)) >= LEAST:
+            found.append(document)
+    order = np.random.default_rng(0).permutation(len(found))
+    half = len(found) // 2
+    return [found[place] for place in order[:half]], [found[place] for place in order[half:]]
+
+
+def pieces_of(document: bytes, rng: np.random.Generator) -> Pieces:
+    """A passage of a document as samples, (PIECES, LENGTH + 1)."""
+    start = rng.integers(0, len(document) - LEAST + 1)
+    passage = np.frombuffer(document, np.uint8)[start : start + LEAST].astype(np.int64)
+    return np.lib.stride_tricks.sliding_window_view(passage, LENGTH + 1)[::LENGTH]
+
+
+def train_base(steps: int = 2400, batch: int = 16) -> None:
+    """Train the base on all kinds of text, mixed, and write it."""
+    torch.manual_seed(0)
+    rng = np.random.default_rng(1)
+    config = GPT2Config(
+        vocab_size=256,
+        n_positions=LENGTH,
+        n_embd=128,
+        n_layer=4,
+        n_head=4,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = GPT2LMHeadModel(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
+    for step in range(steps):
+        parts = list[Pieces]()
+        for place in range(batch):
+            known = documents(KINDS[place % len(KINDS)])[0]
+            pieces = pieces_of(known[rng.integers(len(known))], rng)
+            parts.append(pieces[rng.integers(PIECES)])
+        tokens = torch.from_numpy(np.stack(parts))
+        loss = cross_entropy(model(input_ids=tokens[:, :-1]).logits.flatten(0, 1), tokens[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        if step % 100 == 99:
+            print(f"base, step {step + 1} of {steps}: perplexity of a byte {loss.detach().exp():.2f}", flush=True)
+    model.save_pretrained(BASE)
+
+
+class Adapted(nn.Module):
+    """The base with adapters.
+
+    Args:
+        both: Whether both factors of an adapter are trained, and not B alone.
+    """
+
+    def __init__(self, both: bool = False) -> None:
+        """Load the base, and add adapters with random A and with B = 0."""
+        super().__init__()
+        base = GPT2LMHeadModel.from_pretrained(BASE)
+        layers = ["c_attn", "c_proj", "c_fc"]
+        config = LoraConfig(r=8, lora_alpha=16, target_modules=layers, fan_in_fan_out=True, task_type="CAUSAL_LM")
+        self.model = get_peft_model(base, config)
+        for name, parameter in self.model.named_parameters():
+            if not both and "lora_A" in name:
+                parameter.requires_grad_(False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map tokens (batch, length) to the logits of the next ones, (batch, length, 256)."""
+        logits: Tensor = self.model(input_ids=tokens).logits
+        return logits
+
+
+@fs.describe_metric("perplexity", "exp of the mean loss of a byte", larger_is_better=False, least=1.0)
+def perplexity(outputs: Tensor, targets: Tensor) -> float:
+    """The perplexity of a byte."""
+    return float(cross_entropy(outputs.flatten(0, -2), targets.flatten()).exp())
+
+
+def clients_of(seed: int) -> dict[str, tuple[tuple[Pieces, Pieces], ...]]:
+    """The samples of each client to train and to test, of documents that no other client has."""
+    rng = np.random.default_rng([seed, 2])
+    found = {}
+    for kind in KINDS:
+        known = documents(kind)[1]
+        drawn = iter(rng.permutation(len(known)).tolist())
+        for number in range(PER_KIND):
+            parts = [
+                np.concatenate([pieces_of(known[next(drawn)], rng) for _ in range(count)]) for count in (TRAIN, TEST)
+            ]
+            found[f"{kind} {number + 1}"] = tuple((each[:, :SHORT], each[:, 1 : SHORT + 1]) for each in parts)
+    return found
+
+
+def play(method: str, seed: int) -> dict[str, Any]:
+    """Play one run, and return what came of it."""
+    algorithm, both = METHODS[method]
+    experiment = {
+        "seed": seed,
+        "rounds": ROUNDS,
+        "data": {"tokens": True},
+        "model": {"name": "experiments.adapters:Adapted", "both": both},
+        "local": {"optimizer": "adam", "lr": 0.005, "batch": 4, "metric": "experiments.adapters:perplexity"},
+        "algorithm": {"name": algorithm},
+        "engine": {"name": "loop"},
+    }
+    with TemporaryDirectory() as folder:
+        run = fs.run(experiment, f"{folder}/run", clients=clients_of(seed), quiet=True)
+        scores = last_scores(run.folder)
+        apart = mean_of_products(run) if method.startswith("alone") else None
+        base = json.loads(Path(f"{folder}/run/data.json").read_text())["frozen"]
+    return {
+        "method": method,
+        "seed": seed,
+        "frozen": base,
+        "rounds": ROUNDS,
+        "perplexity": {run.names[client]: score for client, (_, score) in scores.items()},
+        "groups": run.labels,
+        "ari": adjusted_rand_score([name.split()[0] for name in run.labels], list(run.labels.values())),
+        "bytes_up": sum(each["bytes_up"] for each in run.rounds),
+        "seconds": run.summary["seconds"],
+        "apart": apart,
+    }
+
+
+def mean_of_products(run: fs.Run) -> float:
+    """How far the product of the mean factors of all clients is from the mean of their products.
+
+    It is the Frobenius norm of the difference as a share of that of the mean product, over all layers.
+    """
+    states = [run.model(client).network.state_dict() for client in run.clients]
+    squares = [0.0, 0.0]
+    for name in states[0]:
+        if "lora_A" in name:
+            a = torch.stack([state[name] for state in states])
+            b = torch.stack([state[name.replace("lora_A", "lora_B")] for state in states])
+            mean = (b @ a).mean(0)
+            squares[0] += float((b.mean(0) @ a.mean(0) - mean).square().sum())
+            squares[1] += float(mean.square().sum())
+    return math.sqrt(squares[0] / squares[1])
+
+
+def main() -> None:
+    """Train the base if there is none, then run what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default=",".join(METHODS), help="some of them, divided by commas")
+    parser.add_argument("--seeds", default="0,1,2", help="some numbers, divided by commas")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if not BASE.is_dir():
+        train_base()
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    known = {(each["method"], each["seed"]) for each in found}
+    for seed in map(int, given.seeds.split(",")):
+        for method in given.methods.split(","):
+            if (method, seed) not in known:
+                found.append(play(method, seed))
+                RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+                mean = np.mean(list(found[-1]["perplexity"].values()))
+                print(method, seed, f"perplexity {mean:.3f}, ARI {found[-1]['ari']:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
