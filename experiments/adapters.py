@@ -54,8 +54,8 @@ LEAST = PIECES * LENGTH + 1
 ROUNDS = 5
 PER_KIND = 4
 """The clients of each kind."""
-TRAIN, TEST = 4, 3
-"""The documents of a client to train with, and to test with."""
+TEST = 3
+"""The documents of a client to test with."""
 SHORT = 64
 """The tokens of a client's sample: the first ones of a longer one."""
 
@@ -176,8 +176,8 @@ def perplexity(outputs: Tensor, targets: Tensor) -> float:
     return float(cross_entropy(outputs.flatten(0, -2), targets.flatten()).exp())
 
 
-def clients_of(seed: int) -> dict[str, tuple[tuple[Pieces, Pieces], ...]]:
-    """The samples of each client to train and to test, of documents that no other client has."""
+def clients_of(seed: int, count: int) -> dict[str, tuple[tuple[Pieces, Pieces], ...]]:
+    """The samples of each client to train, of so many documents, and to test. No other client has these documents."""
     rng = np.random.default_rng([seed, 2])
     found = {}
     for kind in KINDS:
@@ -185,14 +185,14 @@ def clients_of(seed: int) -> dict[str, tuple[tuple[Pieces, Pieces], ...]]:
         drawn = iter(rng.permutation(len(known)).tolist())
         for number in range(PER_KIND):
             parts = [
-                np.concatenate([pieces_of(known[next(drawn)], rng) for _ in range(count)]) for count in (TRAIN, TEST)
+                np.concatenate([pieces_of(known[next(drawn)], rng) for _ in range(some)]) for some in (count, TEST)
             ]
             found[f"{kind} {number + 1}"] = tuple((each[:, :SHORT], each[:, 1 : SHORT + 1]) for each in parts)
     return found
 
 
-def play(method: str, seed: int) -> dict[str, Any]:
-    """Play one run, and return what came of it."""
+def play(method: str, seed: int, count: int) -> dict[str, Any]:
+    """Play one run with so many documents of each client, and return what came of it."""
     algorithm, both = METHODS[method]
     experiment = {
         "seed": seed,
@@ -204,13 +204,14 @@ def play(method: str, seed: int) -> dict[str, Any]:
         "engine": {"name": "loop"},
     }
     with TemporaryDirectory() as folder:
-        run = fs.run(experiment, f"{folder}/run", clients=clients_of(seed), quiet=True)
+        run = fs.run(experiment, f"{folder}/run", clients=clients_of(seed, count), quiet=True)
         scores = last_scores(run.folder)
         apart = mean_of_products(run) if method.startswith("alone") else None
         base = json.loads(Path(f"{folder}/run/data.json").read_text())["frozen"]
     return {
         "method": method,
         "seed": seed,
+        "documents": count,
         "frozen": base,
         "rounds": ROUNDS,
         "perplexity": {run.names[client]: score for client, (_, score) in scores.items()},
@@ -244,16 +245,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default=",".join(METHODS), help="some of them, divided by commas")
     parser.add_argument("--seeds", default="0,1,2", help="some numbers, divided by commas")
+    parser.add_argument("--documents", type=int, default=10, help="documents of a client to train with")
     given = parser.parse_args()
     torch.set_num_threads(1)
     if not BASE.is_dir():
         train_base()
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    known = {(each["method"], each["seed"]) for each in found}
+    known = {(each["method"], each["seed"], each["documents"]) for each in found}
     for seed in map(int, given.seeds.split(",")):
         for method in given.methods.split(","):
-            if (method, seed) not in known:
-                found.append(play(method, seed))
+            if (method, seed, given.documents) not in known:
+                found.append(play(method, seed, given.documents))
                 RESULTS.write_text(json.dumps(found, indent=1) + "\n")
                 mean = np.mean(list(found[-1]["perplexity"].values()))
                 print(method, seed, f"perplexity {mean:.3f}, ARI {found[-1]['ari']:.2f}", flush=True)

@@ -11,6 +11,7 @@ from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 
+from experiments.adapters_tables import ADAPTERS
 from experiments.heart_tables import HEART
 from experiments.papers.defaults import defaults
 from experiments.papers.ifca_starts import starts
@@ -169,6 +170,7 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "unlabelled_newcomers": newcomers,
     **ABLATIONS,
     **FAULTS,
+    **ADAPTERS,
     **HEART,
     **PROOFS,
     **RANKINGS,
