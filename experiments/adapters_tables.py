@@ -2,49 +2,59 @@
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import product
 from statistics import mean
 from typing import Any
 
-from experiments.tools.outcomes import MISSING, RESULTS, table
+from experiments.tools import outcomes
+from experiments.tools.outcomes import MISSING, table
 
 METHODS = ("Strata", "one adapter for all", "alone", "one adapter for all, A trained too")
 KINDS = ("sources", "manuals", "licences")
+DOCUMENTS = (10, 4)
 
 
 def perplexities() -> str:
     """A row for each method and number of documents: the groups, and the perplexity of each kind of text."""
-    path = RESULTS / "adapters.json"
-    held: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
-    rows = list[tuple[str, ...]]()
-    for count in sorted({each["documents"] for each in held}):
-        for method in METHODS:
-            runs = [each for each in held if (each["documents"], each["method"]) == (count, method)]
-            seeds = ", ".join(str(each["seed"]) for each in runs)
-            found = ", ".join(f"{each['ari']:.2f}" for each in runs) if method == "Strata" else ""
-            kinds = tuple(f"{mean(_of_kind(each, kind) for each in runs):.2f}" if runs else MISSING for kind in KINDS)
-            rows.append((str(count), method, seeds or MISSING, found, *kinds))
-    return table(f"documents of a client | method | seeds | ARI | {' | '.join(KINDS)}", rows)
+
+    def row(count: int, method: str) -> tuple[str, ...]:
+        runs = [each for each in _read("adapters", []) if (each["documents"], each["method"]) == (count, method)]
+        if not runs:
+            return str(count), method, MISSING, "", *[MISSING] * len(KINDS)
+        found = ", ".join(f"{each['ari']:.2f}" for each in runs) if method == "Strata" else ""
+        seeds = ", ".join(str(each["seed"]) for each in runs)
+        return str(count), method, seeds, found, *(_of_kind(runs, kind) for kind in KINDS)
+
+    heads = f"documents of a client | method | seeds | ARI | {' | '.join(KINDS)}"
+    return table(heads, (row(*pair) for pair in product(DOCUMENTS, METHODS)))
 
 
-def _of_kind(run: Mapping[str, Any], kind: str) -> float:
-    """The mean perplexity of the clients of a kind."""
-    return mean(value for name, value in run["perplexity"].items() if name.startswith(kind))
+def _of_kind(runs: list[dict[str, Any]], kind: str) -> str:
+    """The mean perplexity of the clients of a kind, over all runs."""
+    return f"{mean(value for run in runs for name, value in run['perplexity'].items() if name.startswith(kind)):.2f}"
 
 
 def memory() -> str:
-    """The peak of a run whose base has 25 million weights, beside what it may be."""
-    held: dict[str, dict[str, int]] = json.loads((RESULTS / "adapters_memory.json").read_text())
-    rows = [
-        (
-            f"a {given}",
-            *(f"{each[key] / 1e6:.1f}" for key in ("base", "rows")),
-            f"{1.5 * (each['base'] + each['rows']) / 1e6:.1f}",
-            *(f"{each[key] / 1e6:.1f}" for key in ("training", "with the page")),
-        )
-        for given, each in held.items()
-    ]
-    heads = "the model is given as | base | rows of twelve clients | 1.5 times both | peak in training | with the page"
-    return table(heads, rows)
+    """The peak of a run whose base has 25 million weights, beside what it may be, in megabytes."""
+    held = _read("adapters_memory", {})
+
+    def row(given: str) -> tuple[str, ...]:
+        if given not in held:
+            return given, *[MISSING] * 5
+        found: dict[str, float] = held[given]
+        base, rows, *peaks = (found[key] for key in ("base", "rows", "training", "with the page"))
+        return given, *(f"{each / 1e6:.1f}" for each in (base, rows, 1.5 * (base + rows), *peaks))
+
+    heads = (
+        "the model is given as a | base | rows of twelve clients | 1.5 times both | peak in training | with the page"
+    )
+    return table(heads, map(row, ("network", "factory")))
+
+
+def _read(name: str, nothing: Any) -> Any:
+    """The results of an experiment; nothing while it has not been run."""
+    path = outcomes.RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else nothing
 
 
 ADAPTERS: Mapping[str, Callable[[], str]] = {"adapters": perplexities, "adapters_memory": memory}
