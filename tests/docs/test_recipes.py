@@ -13,6 +13,7 @@ RUN_BY = {
     "results.md": "test_walkthroughs.py::test_every_block_does_what_it_says",
     "sweeps.md": "test_walkthroughs.py::test_every_block_does_what_it_says",
     "adding.md": "test_adding.py::test_it_runs_from_outside_of_the_library",
+    "adapters.md": "test_adapters_page.py::test_every_block_does_what_it_says",
     "recordings.md": "test_recordings_page.py::test_every_block_does_what_it_says",
 }
 """The pages of recipes, and the test of ``tests/docs`` that runs the blocks of each."""
