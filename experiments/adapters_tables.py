@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping
-from itertools import product
 from statistics import mean
 from typing import Any
 
@@ -11,22 +10,20 @@ from experiments.tools.outcomes import MISSING, table
 
 METHODS = ("Strata", "one adapter for all", "alone", "one adapter for all, A trained too")
 KINDS = ("sources", "manuals", "licences")
-DOCUMENTS = (10, 4)
 
 
 def perplexities() -> str:
-    """A row for each method and number of documents: the groups, and the perplexity of each kind of text."""
+    """A row for each method: the groups, and the perplexity of each kind of text."""
 
-    def row(count: int, method: str) -> tuple[str, ...]:
-        runs = [each for each in _read("adapters", []) if (each["documents"], each["method"]) == (count, method)]
+    def row(method: str) -> tuple[str, ...]:
+        runs = [each for each in _read("adapters", []) if each["method"] == method]
         if not runs:
-            return str(count), method, MISSING, "", *[MISSING] * len(KINDS)
+            return method, MISSING, "", *[MISSING] * len(KINDS)
         found = ", ".join(f"{each['ari']:.2f}" for each in runs) if method == "Strata" else ""
         seeds = ", ".join(str(each["seed"]) for each in runs)
-        return str(count), method, seeds, found, *(_of_kind(runs, kind) for kind in KINDS)
+        return method, seeds, found, *(_of_kind(runs, kind) for kind in KINDS)
 
-    heads = f"documents of a client | method | seeds | ARI | {' | '.join(KINDS)}"
-    return table(heads, (row(*pair) for pair in product(DOCUMENTS, METHODS)))
+    return table(f"method | seeds | ARI | {' | '.join(KINDS)}", map(row, METHODS))
 
 
 def _of_kind(runs: list[dict[str, Any]], kind: str) -> str:

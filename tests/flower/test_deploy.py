@@ -93,10 +93,10 @@ def limits(home: Path) -> list[int]:
 
 
 def test_the_proxy_lets_through_what_replies_about_the_model_need(home: Path) -> None:
-    """Four tensors, the largest fact of 10 x 5 x 64 numbers; 16 updates, each tensor beside one piece; 3 facts."""
+    """Four tensors, the largest fact of 10 x 5 x 64 numbers; 16 updates, each tensor beside one piece; 4 facts."""
     list_bytes, object_bytes = limits(home)
     assert object_bytes == 64 * 1024 + 4 * 10 * 3 * 64
-    assert list_bytes == 16 * 1024 + 80 * (2 * (16 * 4 + 3) + 4 * 16)
+    assert list_bytes == 16 * 1024 + 80 * (2 * (16 * 4 + 4) + 4 * 16)
     deploy._fit_proxy(home, load_experiment(EXPERIMENT, ["model.hidden=[4096]"]))
     assert limits(home) == [list_bytes, 64 * 1024 + 4 * 64 * 4096]
     deploy._fit_proxy(home, load_experiment(EXPERIMENT))
