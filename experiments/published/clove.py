@@ -22,7 +22,7 @@ from experiments.strata.federations import gather, read
 from experiments.tools import outcomes
 from experiments.tools.outcomes import listed, spread, table
 from fedstrata.partition.grouped import FeatureSkew
-from fedstrata.partition.scheme import Allocation, Pool
+from fedstrata.partition.scheme import PARTITIONS, Allocation, Pool
 
 DATA = ("mnist", "fashion_mnist")
 SEEDS = (1, 2, 3)
@@ -55,6 +55,9 @@ class LabelSwaps(FeatureSkew):
         return replace(allocation, relabel=relabel)
 
 
+PARTITIONS.register("label_swaps", LabelSwaps)
+
+
 def _federation(clients: int, samples: int, **partition: Any) -> dict[str, Any]:
     """What a kind of groups changes in the experiment."""
     return {"data": {"clients": clients, "samples": samples}, "partition": partition}
@@ -74,7 +77,7 @@ FEDERATIONS: dict[str, tuple[int, dict[str, Any]]] = {
     "four rotations": (4, _federation(40, 500, scheme="rotation", groups=4)),
     "two swapped labels each": (
         5,
-        _federation(25, 1000, scheme="experiments.published.clove:LabelSwaps", groups=5),
+        _federation(25, 1000, scheme="label_swaps", groups=5),
     ),
 }
 """The true number of groups of each kind, and what it changes: label skew 1, 2 and 4, feature skew, concept shift."""
