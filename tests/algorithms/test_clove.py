@@ -73,6 +73,13 @@ def test_groups_of_like_losses_get_the_models_by_which_the_sum_of_all_losses_is_
     assert state.models[:, 0].tolist() == [0.0 + 6.0, 1.0 + 1.75]  # (4 + 8) / 2, and (1 * 1 + 3 * 2) / 4
 
 
+def test_the_groups_are_as_tight_as_those_of_wards_linkage() -> None:
+    """Average and complete linkage lead to {0}, {1, 2, 3, 4}, {5}, with squares of 10 around the means and not 9.17."""
+    losses = [[loss, 0.0, 0.0] for loss in (6.0, 15.0, 16.0, 18.0, 19.0, 22.0)]
+    state, _ = after(2, CLoVE(k=3), toy_problem(6), Measuring(losses))
+    assert numbered(state.labels) == [0, 1, 1, 2, 2, 2]
+
+
 def test_the_first_groups_are_drawn_and_even_rounds_measure() -> None:
     problem, algorithm, clients = toy_problem(4), CLoVE(k=2), Measuring(TWO_GROUPS)
     state = algorithm.init(problem)
@@ -169,6 +176,12 @@ def test_one_model_is_one_cluster() -> None:
     assert state.labels.tolist() == [0, 0, 0] and state.models[0, 0] == 3
 
 
+def numbered(labels: torch.Tensor) -> list[int]:
+    """Labels numbered by the first member of each group."""
+    places = {label: place for place, label in enumerate(dict.fromkeys(labels.tolist()))}
+    return [places[label] for label in labels.tolist()]
+
+
 def in_pairs(*places: float) -> Measuring:
     """Pairs of clients whose losses under the first model are 0.1 apart, and 0 under the five others."""
     return Measuring([[place + offset, *[0.0] * 5] for place in places for offset in (0.0, 0.1)])
@@ -185,8 +198,7 @@ def in_pairs(*places: float) -> Measuring:
 )
 def test_an_unknown_number_of_groups_is_the_one_of_the_best_silhouette(clients: Measuring, labels: list[int]) -> None:
     state, notes = after(2, CLoVE(k="auto", max_k=6), toy_problem(8), clients)
-    groups = {label: place for place, label in enumerate(dict.fromkeys(state.labels.tolist()))}
-    assert [groups[label] for label in state.labels.tolist()] == labels
+    assert numbered(state.labels) == labels
     assert metrics_of(notes)["groups"] == max(labels) + 1 and len(state.models) == 6
 
 

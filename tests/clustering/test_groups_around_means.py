@@ -42,6 +42,12 @@ def test_the_tighter_of_two_starts_counts() -> None:
     assert torch.equal(labels, halves)
 
 
+def test_a_given_start_counts_where_it_is_tighter() -> None:
+    points = line(6, 15, 16, 18, 19, 22)
+    assert kmeans(points, 3).tolist() == [0, 1, 1, 1, 1, 2]  # squares around the means: 10
+    assert kmeans(points, 3, start=[4, 2, 2, 0, 0, 0]).tolist() == [0, 1, 1, 2, 2, 2]  # 0.5 + 8.67
+
+
 @few
 @given(st.integers(2, 12), st.integers(1, 5), st.integers(0, 2**32 - 1))
 def test_every_row_is_nearest_to_the_mean_of_its_own_group(m: int, k: int, seed: int) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
 
@@ -120,7 +121,7 @@ class CLoVE(core.Algorithm[CLoVEState]):
         clients, vectors = _loss_vectors(report)
         if not _clusters(state) or not len(clients):
             return _relabelled(after, self.assign(problem, state, report)), diagnostics
-        groups = kmeans(euclidean(vectors), self._number_of_groups(vectors))
+        groups = self._groups(vectors)
         models, centres = _matched(vectors, groups)
         labels = models[groups]
         same = labels == after.labels[clients]
@@ -146,24 +147,29 @@ class CLoVE(core.Algorithm[CLoVEState]):
         distances = torch.cdist(vectors[pending], state.centres, compute_mode="donot_use_mm_for_euclid_dist")
         return labels.index_copy(0, clients[pending], distances.argmin(dim=1))
 
-    def _number_of_groups(self, vectors: torch.Tensor) -> int:
-        """The number of groups of loss vectors (m, k): the given one, or that of the best silhouette."""
-        if not isinstance(self.k, str):
-            return self.k
+    def _groups(self, vectors: torch.Tensor) -> torch.Tensor:
+        """The k-means of loss vectors (m, k): (m,). Ward's groups are a further start, as they lower the same sum."""
         from scipy.cluster.hierarchy import cut_tree, ward
+
+        if len(vectors) < 2:
+            return torch.zeros(len(vectors), dtype=torch.int64)
+        counts = range(1, len(vectors) + 1)
+        cuts = dict(zip(counts, cut_tree(ward(vectors.numpy()), counts).T, strict=True))
+        count = min(self._number_of_groups(vectors, cuts) if isinstance(self.k, str) else self.k, len(vectors))
+        return kmeans(euclidean(vectors), count, start=cuts[count])
+
+    def _number_of_groups(self, vectors: torch.Tensor, cuts: Mapping[int, Any]) -> int:
+        """The number of groups of loss vectors (m, k) by the mean silhouette of Ward's groups, by their number."""
         from sklearn.metrics import silhouette_score
 
+        chosen = min(2, self.max_k)
+        best = -math.inf
         # A silhouette needs a group of at least two.
-        counts = range(2, min(self.max_k, len(vectors) - 1) + 1)
-        if not counts:
-            return min(self.max_k, 2)
-        rows = vectors.numpy()
-        cuts = cut_tree(ward(rows), counts).T
-        scores = {k: float(silhouette_score(rows, groups)) for k, groups in zip(counts, cuts, strict=True)}
-        chosen = counts[0]
-        for count, score in scores.items():
-            if score > scores[chosen] + _LEAST_RISE * abs(scores[chosen]):
+        for count in range(2, min(self.max_k, len(vectors) - 1) + 1):
+            score = float(silhouette_score(vectors.numpy(), cuts[count]))
+            if count == 2 or score > best + _LEAST_RISE * abs(best):
                 chosen = count
+                best = score
         return chosen
 
 

@@ -20,17 +20,18 @@ _START_LINKAGES: tuple[Linkage, ...] = ("average", "complete")
 seldom does."""
 
 
-def kmeans(distance: Array, k: int, weights: Numbers | None = None) -> torch.Tensor:
+def kmeans(distance: Array, k: int, weights: Numbers | None = None, start: Numbers | None = None) -> torch.Tensor:
     """Group rows so that each is nearest to the mean of its own group.
 
-    Nothing is drawn at random: Lloyd's algorithm starts from the k groups of each of two hierarchies, and the
-    tighter result counts. No row itself is needed, for the squared distance to a mean follows from the squared
-    distances between rows.
+    Nothing is drawn at random: Lloyd's algorithm starts from the k groups of each of two hierarchies, and from those
+    that are given. The tightest result counts. No row itself is needed, for the squared distance to a mean follows from
+    the squared distances between rows.
 
     Args:
         distance: The Euclidean distances, (m, m), symmetric, at least 0.
         k: The number of groups, at least 1.
         weights: The weight of each row in the means, (m,), > 0; 1 each by default.
+        start: The groups of a further start, (m,) labels of at most k groups; none by default.
 
     Returns:
         (m,) int64 labels, numbered by the smallest member of each group; fewer than k groups where there are fewer
@@ -45,10 +46,11 @@ def kmeans(distance: Array, k: int, weights: Numbers | None = None) -> torch.Ten
         raise ValueError(f"expected k >= 1 and {len(matrix)} weights above 0, found k = {k} and {mass.tolist()}")
     if not len(matrix):
         return torch.empty(0, dtype=torch.int64)
-    found = []
-    for linkage in _START_LINKAGES:
-        start = labels_after(merges(matrix, linkage)[: max(len(matrix) - k, 0)], len(matrix))
-        found.append(_lloyd(matrix**2, mass, start))
+    merged = max(len(matrix) - k, 0)
+    starts = [labels_after(merges(matrix, linkage)[:merged], len(matrix)) for linkage in _START_LINKAGES]
+    if start is not None:
+        starts.append(renumbered(tensor(start).numpy()))
+    found = [_lloyd(matrix**2, mass, each) for each in starts]
     return torch.from_numpy(min(found, key=lambda result: result[0])[1])
 
 
