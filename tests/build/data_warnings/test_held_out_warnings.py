@@ -47,7 +47,7 @@ def test_clients_with_few_units_of_a_class_are_told_to_hold_out_more(tmp_path: P
     ("changes", "who"),
     [
         ({"personal": {"method": "best"}}, "personal.method = 'best'"),
-        ({"algorithm": {"name": "strata"}}, "the hold-out comparison of Strata"),
+        ({"algorithm": {"name": "strata"}}, "the trials of Strata"),
         ({}, ""),
     ],
 )

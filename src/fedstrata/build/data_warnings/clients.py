@@ -90,7 +90,7 @@ def halves_without_classes(data: RunData) -> Iterator[str]:
     """Clients of which one half of the training samples lacks a class, where something is learnt on halves."""
     acting = ["personal.method = 'best'"] if data.experiment.personal.method == "best" else []
     if isinstance(data.experiment.algorithm_of(), Strata):
-        acting.append("the hold-out comparison of Strata")
+        acting.append("the trials of Strata")
     lacking = (data.class_counts(data.partition.train, of_units=True) == 1).any(axis=1)
     if data.dataset.units is not None and acting and lacking.any():
         fewer = "Raise data.folds" if data.experiment.data.folds else "Lower data.test"
