@@ -55,9 +55,6 @@ class LabelSwaps(FeatureSkew):
         return replace(allocation, relabel=relabel)
 
 
-PARTITIONS.register("label_swaps", LabelSwaps)
-
-
 def _federation(clients: int, samples: int, **partition: Any) -> dict[str, Any]:
     """What a kind of groups changes in the experiment."""
     return {"data": {"clients": clients, "samples": samples}, "partition": partition}
@@ -114,6 +111,8 @@ def main() -> None:
 
 def one(name: str, seed: int) -> dict[str, Any]:
     """One algorithm on one federation."""
+    # Here and not above: whoever makes the tables has the library's own partitions alone.
+    PARTITIONS.register("label_swaps", LabelSwaps)
     with TemporaryDirectory() as folder:
         run = fedstrata.run({**RUNS[name], "seed": seed}, Path(folder) / "run", quiet=True)
         return {
