@@ -111,7 +111,7 @@ def main() -> None:
 
 def one(name: str, seed: int) -> dict[str, Any]:
     """One algorithm on one federation."""
-    # Not before: the page of keys has the partitions of the library alone.
+    # Here and not above: whoever makes the tables has the library's own partitions alone.
     PARTITIONS.register("label_swaps", LabelSwaps)
     with TemporaryDirectory() as folder:
         run = fedstrata.run({**RUNS[name], "seed": seed}, Path(folder) / "run", quiet=True)
