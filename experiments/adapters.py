@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import math
 import re
 import sysconfig
 from functools import cache
@@ -200,7 +199,6 @@ def play(method: str, seed: int) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         run = fs.run(experiment, f"{folder}/run", clients=clients_of(seed), quiet=True)
         scores = last_scores(run.folder)
-        apart = mean_of_products(run) if method.startswith("alone") else None
         base = json.loads(Path(f"{folder}/run/data.json").read_text())["frozen"]
     return {
         "method": method,
@@ -212,25 +210,7 @@ def play(method: str, seed: int) -> dict[str, Any]:
         "ari": adjusted_rand_score([name.split()[0] for name in run.labels], list(run.labels.values())),
         "bytes_up": sum(each["bytes_up"] for each in run.rounds),
         "seconds": run.summary["seconds"],
-        "apart": apart,
     }
-
-
-def mean_of_products(run: fs.Run) -> float:
-    """How far the product of the mean factors of all clients is from the mean of their products.
-
-    It is the Frobenius norm of the difference as a share of that of the mean product, over all layers.
-    """
-    states = [run.model(client).network.state_dict() for client in run.clients]
-    squares = [0.0, 0.0]
-    for name in states[0]:
-        if "lora_A" in name:
-            a = torch.stack([state[name] for state in states])
-            b = torch.stack([state[name.replace("lora_A", "lora_B")] for state in states])
-            mean = (b @ a).mean(0)
-            squares[0] += float((b.mean(0) @ a.mean(0) - mean).square().sum())
-            squares[1] += float(mean.square().sum())
-    return math.sqrt(squares[0] / squares[1])
 
 
 def main() -> None:

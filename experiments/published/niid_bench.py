@@ -157,6 +157,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="how many of each cell")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     given = parser.parse_args()
+    cells = {cell.name: cell for cell in CELLS}
     known = {cell.name: read(FILE).get(cell.name, {"rounds": ROUNDS, "runs": []}) for cell in CELLS}
     missing = [
         (cell.name, seed)
@@ -169,7 +170,8 @@ def main() -> None:
             name = tasks[task]
             known[name]["runs"] = sorted([*known[name]["runs"], task.result()], key=itemgetter("seed"))
             write(FILE, name, known[name])
-            print(f"{name}: {count} of {len(missing)}", flush=True)
+            best, published = 100 * task.result()["best"], cells[name].published[0]
+            print(f"{name}: {best:.2f} %, published {published:.2f} %; {count} of {len(missing)}", flush=True)
 
 
 if __name__ == "__main__":

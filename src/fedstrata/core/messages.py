@@ -261,8 +261,8 @@ class Score:
 CLIENT_STATS = ("classes", "entropy", "subspaces", "inputs")
 """What a plan may ask of the training data. "classes" is the number of classes present, (m, 1). "entropy" is the
 Shannon entropy of the classes in bits, (m, 1). "subspaces" holds the first left singular vectors of the samples of each
-class, (m, classes * vectors * features), zero for an absent class. "inputs" holds the means of random
-features of the samples, (m, 32)."""
+class, (m, classes * vectors * features), zero for an absent class. "inputs" holds the means of random features of the
+samples, (m, 32)."""
 
 SINGULAR_VECTORS = 3
 """Singular vectors of each class (PACFL uses 3 to 5)."""

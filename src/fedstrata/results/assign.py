@@ -35,7 +35,6 @@ from fedstrata.engine.device import one_thread
 from fedstrata.objective import Objective
 from fedstrata.partition import Partition, hold_out
 from fedstrata.results.run import Run, load
-from fedstrata.results.unlabelled import assign_unlabelled
 from fedstrata.uploads.validation import validate
 
 _FAR = 10.0
@@ -83,6 +82,9 @@ def assign(
         keep(clients)
     run = load(folder)
     if unlabelled:
+        # It imports scikit-learn, which takes a second.
+        from fedstrata.results.unlabelled import assign_unlabelled
+
         return assign_unlabelled(run, paths)
     # A few newcomers need no other device than the processor.
     sets = ("engine.name=loop", "engine.device=cpu", "engine.precision=float32")
