@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict, ValidationError, create_model
@@ -85,16 +85,18 @@ class NetworkMaker:
     kind: NetworkShape
     seed: int
     options: Mapping[str, Any]
-    _kept: list[torch.nn.Module] = field(default_factory=list, init=False, repr=False)
 
     def __call__(self) -> torch.nn.Module:
         """Make the network."""
-        if not self._kept:
-            made = make_network(self.name, self.kind, self.seed, self.options)
-            if all(each.requires_grad for each in made.parameters()):
-                return made
-            self._kept.append(made)
-        return light_copy(self._kept[0])
+        return self._make() if self._first is None else light_copy(self._first)
+
+    @cached_property
+    def _first(self) -> torch.nn.Module | None:
+        made = self._make()
+        return None if all(each.requires_grad for each in made.parameters()) else made
+
+    def _make(self) -> torch.nn.Module:
+        return make_network(self.name, self.kind, self.seed, self.options)
 
 
 def make(name: str | PortableObject, shape: tuple[int, ...], classes: int, seed: int, **given: Any) -> torch.nn.Module:
