@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.papers.exhibit import Setting
-from experiments.papers.hicfl_settings import CELLS, FEDAVG, NATURAL
+from experiments.papers.hicfl_settings import FEDAVG, SETTINGS
 from experiments.papers.run_folder import RunFolder
 from experiments.papers.running import alone, run, short
 
@@ -31,14 +31,13 @@ FOLDER = Path("runs") / "cfl_thresholds"
 
 def main() -> None:
     """Fit the thresholds of the settings that are named, or of all."""
-    settings = {**CELLS, **NATURAL}
-    for name in sys.argv[1:] or settings:
-        fitted = thresholds(settings[name])
+    for name in sys.argv[1:] or SETTINGS:
+        fitted = thresholds(SETTINGS[name])
         print(name, fitted, flush=True)
         with alone(RESULTS.with_suffix(".lock")):
             known: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
             found = {**known, name: fitted}
-            RESULTS.write_text(json.dumps({each: found[each] for each in settings if each in found}, indent=1) + "\n")
+            RESULTS.write_text(json.dumps({each: found[each] for each in SETTINGS if each in found}, indent=1) + "\n")
 
 
 def thresholds(setting: Setting) -> Mapping[str, float | None]:

@@ -16,12 +16,10 @@ from .hicfl_settings import (
     BY_SHARE,
     BY_XI,
     CELLS,
-    CIFAR,
     COMPARED,
     ENDINGS,
     EQUAL_SIZES,
     FEDAVG,
-    LEARNED,
     LEARNING,
     LEARNS,
     LEVELS_ROUNDS,
@@ -37,7 +35,6 @@ from .hicfl_settings import (
     XI_SHARES,
     cfl,
     methods,
-    rivals,
     stable_cfl,
     variant,
 )
@@ -507,7 +504,7 @@ EXHIBITS = [
         id="H-F4",
         paper="hicfl",
         claim="Stability settles after about 12 rounds, the loss after about 40 (N1 to N3, CIFAR-10).",
-        settings={name: LEARNED[name].but(*FEDAVG, "rounds=50") for name in QUICK},
+        settings={"N2": LEARNING.but(*FEDAVG, "rounds=50")},
         reduction=f"Non-IID-2 alone ({THE_OTHERS}: 0.4 hours a seed); {LEARNS.partition(';')[0]}",
         measure=stability_and_loss,
         conditions=stable_before_loss,
@@ -565,7 +562,11 @@ EXHIBITS = [
         id="H-T2",
         paper="hicfl",
         claim="After 50 rounds HiCFL is 9.0 points ahead of FedAvg, 2.3 of MTCFL and 2.0 of IFCA, over nine settings.",
-        settings={name: setting for cell in COMPARED for name, setting in methods(cell).items()},
+        settings={
+            f"{cell} {method}": setting
+            for cell in COMPARED
+            for method, setting in methods(f"{cell}, learning" if cell == "N2 CIFAR-10" else cell).items()
+        },
         measure=table_2,
         conditions=hicfl_leads,
         published={
@@ -590,10 +591,10 @@ EXHIBITS = [
         paper="hicfl",
         claim="Clustering is complete after 7 to 16 rounds, that of MTCFL after 22 to 37.",
         settings={
-            name: setting
+            f"{cell} {method}": setting
             for cell in COMPARED
-            for name, setting in methods(cell).items()
-            if not name.endswith(("FedAvg", "IFCA"))
+            for method, setting in methods(cell).items()
+            if method in ("MTCFL", "HiCFL")
         },
         measure=clustering_rounds,
         conditions=hicfl_is_faster,
@@ -766,7 +767,7 @@ EXHIBITS = [
         paper="hicfl",
         claim="CIFAR-10: fine-grained clusters are more accurate than re-organized ones, and personal models most.",
         settings={
-            f"N2 {ending}": CIFAR["N2"].but(f"algorithm.ending={key}", "algorithm.patience=10")
+            f"N2 {ending}": LEARNING.but(f"algorithm.ending={key}", "algorithm.patience=10")
             for ending, key in ENDINGS.items()
         },
         measure=accuracy_and_clusters,
@@ -797,7 +798,7 @@ EXHIBITS = [
             id=name,
             paper="hicfl",
             claim=f"Dirichlet mixes of {alpha}: HiCFL is the most accurate with the CNN, ResNet18 and VGG11.",
-            settings=rivals(f"LDA {alpha}"),
+            settings=methods(f"LDA {alpha}"),
             measure=accuracy_and_jumps,
             conditions=ahead_and_steady,
             reduction="The CNN alone; ResNet18 and VGG11 want a GPU",
@@ -809,7 +810,7 @@ EXHIBITS = [
         id="H-F14",
         paper="hicfl",
         claim="USC-HAD, one client for each of 14 people: HiCFL is the most accurate and early.",
-        settings=rivals("USC-HAD"),
+        settings=methods("USC-HAD"),
         measure=accuracy_and_jumps,
         conditions=ahead_and_steady,
         hours=1.3,

@@ -82,8 +82,8 @@ the images, the share of the main class. ``hicfl_local_work.py`` tried others, w
 that compare accuracies have this one.
 """
 
-LEARNED = {**CIFAR, "N2": LEARNING}
-"""The three settings on CIFAR-10 with such local work."""
+SETTINGS = {**CELLS, "N2 CIFAR-10, learning": LEARNING.but("rounds=50"), **NATURAL}
+"""All settings in which HiCFL has rivals."""
 
 STEP_SIZE = {"N1": 0.1, "N2": 0.001, "N3": 0.1}
 """Of the settings on CIFAR-10."""
@@ -104,15 +104,10 @@ def variant(setting: Setting, name: str) -> Setting:
     return Setting(setting.experiment, (named, *own, *setting.sets))
 
 
-def cfl(cell: str) -> Setting:
+def cfl(name: str) -> Setting:
     """MTCFL in a setting: recursive bipartition gated by norms (Sattler et al., Algorithm 2)."""
-    return by_norms(CELLS[cell], cell)
-
-
-def by_norms(setting: Setting, name: str) -> Setting:
-    """MTCFL in a setting, by the thresholds that were fitted in the one of that name."""
     fitted = thresholds(name)
-    return cfl_by_norms(setting, fitted["eps1"], fitted["eps2"], NO_BOUND)
+    return cfl_by_norms(SETTINGS[name], fitted["eps1"], fitted["eps2"], NO_BOUND)
 
 
 def stable_cfl(cell: str) -> Setting:
@@ -132,14 +127,14 @@ def ifca(setting: Setting, k: int) -> Setting:
     return other(setting, "ifca", f"k={k}", "average=model", "init=restart", "share_body=false")
 
 
-def methods(cell: str) -> dict[str, Setting]:
-    """What Table II compares in a setting, without training on all data in one place."""
-    k = 2 if cell in ("N3 MNIST", "N3 F-MNIST") else 4
+def methods(name: str, k: int = 4) -> dict[str, Setting]:
+    """HiCFL and its rivals in a setting; IFCA has k models."""
+    setting = SETTINGS[name]
     return {
-        f"{cell} FedAvg": CELLS[cell].but(*FEDAVG),
-        f"{cell} MTCFL": cfl(cell),
-        f"{cell} IFCA": ifca(CELLS[cell], k),
-        f"{cell} HiCFL": CELLS[cell],
+        "FedAvg": setting.but(*FEDAVG),
+        "MTCFL": cfl(name),
+        "IFCA": ifca(setting, k),
+        "HiCFL": setting,
     }
 
 
@@ -203,11 +198,9 @@ BY_XI = {
 """The runs of Figure 9."""
 
 MISPLACED = {
-    "normal": CIFAR["N2"].but("rounds=35"),
+    "normal": LEARNING,
     **{
-        f"{share} %, round {round}": CIFAR["N2"].but(
-            "rounds=35", f"events.misplace=[{{round={round},share={share / 100:g}}}]"
-        )
+        f"{share} %, round {round}": LEARNING.but(f"events.misplace=[{{round={round},share={share / 100:g}}}]")
         for share in (10, 20)
         for round in (5, 10)
     },
@@ -216,17 +209,6 @@ MISPLACED = {
 
 ENDINGS = {"Re-organizing": "reorganise", "Fine-grained": "fine", "Personalized": "personal"}
 """The variants of Table VI."""
-
-
-def rivals(name: str) -> dict[str, Setting]:
-    """HiCFL and its rivals in a natural setting."""
-    setting = NATURAL[name]
-    return {
-        "FedAvg": setting.but(*FEDAVG),
-        "MTCFL": by_norms(setting, name),
-        "IFCA": ifca(setting, 4),
-        "HiCFL": setting,
-    }
 
 
 NETWORKS = {
