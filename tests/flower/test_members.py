@@ -90,7 +90,9 @@ def test_nobody_speaks_for_a_client_with_another_public_key_than_the_operator_ha
 )
 def test_a_name_that_would_forge_a_line_of_the_log_is_no_name(name: str, heard: Heard) -> None:
     heard.of().update([Peer(1, b"", name)], 0)
-    assert heard == ["node 1 is refused: expected a name of 1 to 100 visible characters"]
+    assert heard == [
+        "node 1 is refused: expected a name of 1 to 100 visible characters that does not begin with 'free place'"
+    ]
 
 
 @pytest.mark.parametrize("names", [["a", "a"], ["a", "b", "c", "d"]])

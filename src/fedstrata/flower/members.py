@@ -106,7 +106,8 @@ class Members:
         name = node.name or str(node.node_id)
         if one_line(name, _NAME_CHARACTERS) != name or name.startswith(FREE):
             raise InputError(
-                f"node {node.node_id} is refused: expected a name of 1 to {_NAME_CHARACTERS} visible characters"
+                f"node {node.node_id} is refused: expected a name of 1 to {_NAME_CHARACTERS} visible characters that "
+                f"does not begin with {FREE!r}"
             )
         if node.public_key.hex() != self.keys.get(name, node.public_key.hex()):
             raise InputError(
