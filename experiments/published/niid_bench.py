@@ -27,7 +27,7 @@ from torch import nn
 
 import fedstrata
 from experiments.strata.federations import read, write
-from experiments.tools.outcomes import RESULTS
+from experiments.tools.outcomes import MISSING, RESULTS, table
 from fedstrata.data import load_dataset
 from fedstrata.partition.ungrouped import dirichlet
 
@@ -149,6 +149,19 @@ def one(name: str, seed: int) -> dict[str, Any]:
         run = fedstrata.run(keys, Path(folder) / "run", clients=clients, model=Network, quiet=True)
         accuracies = [round(record["acc_client"], 6) for record in run.rounds]
     return {"seed": seed, "best": max(accuracies), "accuracies": accuracies}
+
+
+def repeated() -> str:
+    """The runs here beside each published cell, in percent."""
+    rows = list[tuple[str, ...]]()
+    for cell in CELLS:
+        best = [100 * run["best"] for run in read(FILE).get(cell.name, {"runs": []})["runs"]]
+        mean, deviation = cell.published
+        published = f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+        seeds = ", ".join(f"{value:.2f}" for value in best) or MISSING
+        apart = f"{np.mean(best) - mean:+.2f}" if best else MISSING
+        rows.append((f"{cell.name}: {published}", seeds, apart))
+    return table("published, % | here, by seed | difference of the means", rows)
 
 
 def main() -> None:

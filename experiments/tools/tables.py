@@ -15,6 +15,7 @@ from experiments.adapters_tables import ADAPTERS
 from experiments.heart_tables import HEART
 from experiments.papers.defaults import defaults
 from experiments.papers.ifca_starts import starts
+from experiments.published import niid_bench, rotated_mnist
 from experiments.published.clove import groups_found
 from experiments.speed.cluster_tables import cluster
 from experiments.speed.compression_tables import compressed
@@ -147,6 +148,8 @@ TABLES: Mapping[str, Callable[..., str]] = {
     "defaults": defaults,
     "ifca_starts": starts,
     "clove_grid": groups_found,
+    "niid_bench": niid_bench.repeated,
+    "rotated_mnist": rotated_mnist.repeated,
     "found": found,
     "carried": carried,
     "after": after,
