@@ -68,14 +68,15 @@ def groups(strategy: Clustered) -> list[int]:
     ],
 )
 def test_an_app_of_flowers_quickstart_finds_the_groups(
-    algorithm: Any, folds: bool, fraction: float, rounds: int, tmp_path: Path
+    algorithm: Any, folds: bool, fraction: float, rounds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     strategy = Clustered(algorithm, model=Net, fraction_train=fraction, out=tmp_path / "mine")
     result = play(strategy, AppGrid(client_app(folds=folds), NODE_IDS), rounds)
     assert groups(strategy) == GROUPS
     assert [*result.train_metrics_clientapp] == [*range(1, rounds + 1)]
     assert accuracy_of(result, rounds) > 0.9
-    assert (tmp_path / "mine" / "report.html").is_file()
+    page = tmp_path / "mine" / "report.html"
+    assert page.is_file() and f"report: {page}" in "".join(capsys.readouterr().err.splitlines())
 
 
 def test_an_app_that_sends_what_it_trains_is_clustered_by_that(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def play_on_nodes(
         _record_clients(out, called(), clients.sizes)
     for warning in warnings(finished.summary):
         line.keep(warning)
-    report.build(out)
+    line.keep(f"report: {report.build(out)}")
     return replace(finished, names=called())
 
 
