@@ -44,8 +44,6 @@ CHANGES: Mapping[str, tuple[Any, str, Any]] = {
     "no groups inside the sides": (candidates, "_MAX_DEPTH", 1),
     "three splits deep": (candidates, "_MAX_DEPTH", 3),
     "half A once": (algorithm, "add_group_task", _once),
-    "groups' models as they are": (trial, "_EXTRAPOLATION", 1.0),
-    "groups' models four times as far": (trial, "_EXTRAPOLATION", 4.0),
     "claims bounded at 3": (trial, "_BOUND", 3.0),
     "claims bounded at 12": (trial, "_BOUND", 12.0),
 }
@@ -89,7 +87,7 @@ TABLES: dict[str, dict[str, Any]] = {
     "groups' models decide": _strata(compares="group"),
 }
 
-PERSONAL_ALONE = ("groups' models as they are", "groups' models four times as far", "groups' models decide")
+PERSONAL_ALONE = ("groups' models decide",)
 """The changes of what there is with personal models alone."""
 
 VARIANTS: dict[str, dict[str, Any]] = {

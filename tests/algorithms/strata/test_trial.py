@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import t, ttest_1samp, ttest_ind
 
-from builders import layout_with, problem
+from builders import problem
 from fedstrata.algorithms.strata.candidates import GroupTree
 from fedstrata.algorithms.strata.trial import (
     Trial,
@@ -308,12 +308,10 @@ def test_who_joins_a_trial_goes_down_its_tree_and_has_not_answered() -> None:
 # Personal models.
 
 
-def test_models_of_a_personal_trial_are_twice_as_far_and_keep_their_running_statistics() -> None:
-    layout = layout_with({"conv.weight": 1, "norm.running_mean": 1, "fc.weight": 1})
-    trial = replace(trial_of(APART), models=torch.tensor([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0], [0.0, 0.0, 0.0]]))
+def test_a_personal_trial_asks_everyone_anew_about_the_confirmed_groups() -> None:
+    trial = trial_of(APART)
     verdict = verdict_of(trial, 3)
-    personal = personal_trial(layout, trial, verdict, 3)
-    assert personal.models.tolist() == [[1, 1, 1], [3, 2, 3], [-1, 0, -1]]
+    personal = personal_trial(trial, verdict, 3)
     assert personal.of_personal_models and (personal.confirmed, personal.round) == ((1, 2), 3)
     assert personal.losses.shape == (8, 3, 5) and not personal.answered.any()
     assert personal.decision == verdict.decision

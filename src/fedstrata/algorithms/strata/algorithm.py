@@ -102,7 +102,7 @@ class Strata:
             stayed = _stayed(state, labels, cluster)
             trial = with_answers(trial, report, stayed)
             if trial.is_complete(int(stayed.sum())):
-                clusters[cluster], verdict = self._concluded(problem, clusters[cluster], trial, round)
+                clusters[cluster], verdict = self._concluded(clusters[cluster], trial, round)
                 decisions[cluster] = verdict.decision
                 if clusters[cluster].trial is None and len(verdict.leaves) > 1:
                     splits[cluster] = [trial.clients[trial.groups.inside[leaf]] for leaf in verdict.leaves]
@@ -144,14 +144,12 @@ class Strata:
         events = (*choice_events(state, labels), *diagnostics.events)
         return after, Diagnostics(events, diagnostics.metrics, tuple(matrices))
 
-    def _concluded(
-        self, problem: Problem, known: ClusterState, trial: Trial, round: int
-    ) -> tuple[ClusterState, Verdict]:
+    def _concluded(self, known: ClusterState, trial: Trial, round: int) -> tuple[ClusterState, Verdict]:
         """A cluster after a trial in which enough members have answered, and what the trial says."""
         verdict = verdict_of(trial, round)
         known = replace(known, trial=None)
         if len(verdict.leaves) > 1 and self.compares == "personal" and not trial.of_personal_models:
-            next_trial = personal_trial(problem.layout, trial, verdict, round)
+            next_trial = personal_trial(trial, verdict, round)
             known = replace(known, trial=next_trial, last_personal_trial=round)
             verdict = replace(verdict, decision=replace(verdict.decision, kind="groups_on_trial"))
         return known, verdict

@@ -33,18 +33,11 @@ from fedstrata.algorithms.strata.candidates import (
 )
 from fedstrata.algorithms.tuning import MAX_EXCESS_LOSS, SHARES
 from fedstrata.base.lazy_torch import torch
-from fedstrata.core import Decision, Layout, Matrix, Problem, Rows
+from fedstrata.core import Decision, Matrix, Problem, Rows
 from fedstrata.core.aggregation import GroupAggregation
 
 _MAX_ROUNDS = 10
 """The number of rounds after which a trial is given up if too few have answered."""
-
-_EXTRAPOLATION = 2.0
-"""How far the models of groups lie from that of the cluster where personal models are compared: twice as far.
-
-A model of few clients follows the noise of their data more than one of many, and a single round hardly shows it. At
-twice the distance, what the clients of a group have in common counts twice, and the variance of the noise four times.
-"""
 
 _BOUND = 6.0
 """A claim counts up to so many standard deviations from the median of all, by the median absolute deviation: a member
@@ -209,17 +202,11 @@ def begin_trial(
     return trial, tuple(Matrix(node, layer, "likeness", updates.clients, alike) for layer, alike in by_layer.items())
 
 
-def personal_trial(layout: Layout, trial: Trial, verdict: Verdict, round: int) -> Trial:
+def personal_trial(trial: Trial, verdict: Verdict, round: int) -> Trial:
     """The trial of personal models of the groups that a trial has confirmed."""
-    models = trial.models[:1] + _EXTRAPOLATION * (trial.models - trial.models[:1])
-    # Running statistics stay: a step along them has no meaning.
-    statistics = layout.columns(layout.buffers)
-    models[:, statistics] = trial.models[:, statistics]
-    losses = torch.full((*trial.losses.shape[:2], len(SHARES)), torch.nan)
     return replace(
         trial,
-        models=models,
-        losses=losses,
+        losses=torch.full((*trial.losses.shape[:2], len(SHARES)), torch.nan),
         samples=torch.zeros_like(trial.samples),
         decision=verdict.decision,
         round=round,
