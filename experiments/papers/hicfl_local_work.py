@@ -1,4 +1,4 @@
-"""Try local work for HiCFL's Non-IID-2, with a seed that no result uses.
+"""Try local work for HiCFL's Non-IID-2 and Dirichlet mixes, with a seed that no result uses.
 
     python -m experiments.papers.hicfl_local_work
 
@@ -43,9 +43,16 @@ TRIED = {
     "3 epochs, step 0.05": N2.but("local.epochs=3", *step_size(0.05), "rounds=12"),
     "1 epoch, step 0.05, batch 64": N2.but(*step_size(0.05), "local.batch=64", "rounds=14"),
     **{
-        f"{data}, {epochs} epochs": N2.but(*keys, *step_size(0.01), f"local.epochs={epochs}", "rounds=25")
+        f"{data}, epochs {epochs}": N2.but(*keys, *step_size(0.01), f"local.epochs={epochs}", "rounds=25")
         for data, keys in (("MNIST", MNIST), ("F-MNIST", FASHION))
         for epochs in (1, 3)
+    },
+    **{
+        f"Dirichlet({alpha}), 3 epochs, step 0.05": Setting(
+            "hicfl_lda",
+            (f"partition.alpha={alpha}", "local.epochs=3", "local.batch=256", *step_size(0.05), "rounds=20"),
+        )
+        for alpha in (0.3, 0.5)
     },
 }
 """What was tried, on CIFAR-10 with a step size of 0.001 and a batch of 256 where nothing is said. MNIST and
@@ -53,7 +60,7 @@ Fashion-MNIST have the paper's step size, 0.01."""
 
 APART = (
     *("1 epoch", "5 epochs", "1 epoch, Adam", "3 epochs, step 0.05"),
-    *(f"{data}, {epochs} epochs" for data in ("MNIST", "F-MNIST") for epochs in (1, 3)),
+    *(f"{data}, epochs {epochs}" for data in ("MNIST", "F-MNIST") for epochs in (1, 3)),
 )
 """What is also tried with known groups."""
 

@@ -153,9 +153,10 @@ def one(name: str, seed: int) -> dict[str, Any]:
 
 def repeated() -> str:
     """The runs here beside each published cell, in percent."""
+    held = read(FILE)
     rows = list[tuple[str, ...]]()
     for cell in CELLS:
-        best = [100 * run["best"] for run in read(FILE).get(cell.name, {"runs": []})["runs"]]
+        best = [100 * run["best"] for run in held.get(cell.name, {"runs": []})["runs"]]
         mean, deviation = cell.published
         published = f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
         seeds = ", ".join(f"{value:.2f}" for value in best) or MISSING

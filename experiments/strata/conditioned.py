@@ -1,23 +1,24 @@
 """One model that knows each client's statistics, on the federations of the championship: the challenger of groups.
 
-    FEDSTRATA_DATA=DATA python -m experiments.strata.conditioned --seeds 0,1,2,3,4 --jobs 2
+    FEDSTRATA_DATA=DATA python -m experiments.strata.conditioned --seeds 5
 
 Adds to ``experiments/results/conditioned.json`` what it does not hold yet, all federations with one seed before the
-next seed. Every client sends statistics of its training samples once: the share of each class, and random projections
-of the mean sample of each class. The server averages one network (FedAvg), to which these numbers are inputs besides
-the sample: they scale and shift what its first layer sees, and weigh eight heads. So clients whose statistics are
-alike have models that are alike, and nobody decides on groups.
+next seed. Every client sends statistics of its training samples once, in its first round: how common each class is, and
+random projections of the mean sample of each class. The server averages one network (FedAvg), to which these numbers
+are inputs besides the sample: they scale and shift what its first layer sees, and weigh eight heads. In its first round
+a client's are 0. So clients whose statistics are alike have models that are alike, and nobody decides on groups. The
+same network whose statistics are always 0 says what they are worth.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from itertools import product
 from math import prod
-from operator import itemgetter
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
@@ -26,9 +27,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 import fedstrata
-from experiments.strata.championship import FEDERATIONS, experiment_keys
-from experiments.strata.federations import read, write
-from experiments.tools.outcomes import RESULTS
+from experiments.strata.championship import FEDERATIONS, digest, experiment_keys
+from experiments.strata.federations import gather, read
+from experiments.strata.rankings import CLOSE, TITLES, played
+from experiments.tools.outcomes import MISSING, RESULTS, table
 from fedstrata import core
 from fedstrata.algorithms.keys import STRICT
 
@@ -47,6 +49,8 @@ STATISTICS = "experiments.strata.conditioned:statistics"
 def statistics(inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
     """The statistics of a client's samples, (classes * (1 + PROJECTIONS),) float32, all of the order of 1.
 
+    First the square roots of the shares of the classes, which are 1 where all are as common, and then the projections.
+
     Args:
         inputs: The samples as the network reads them, (s, ...).
         labels: Their classes, (s,).
@@ -58,12 +62,13 @@ def statistics(inputs: Tensor, labels: Tensor, classes: int) -> Tensor:
     counts = of_class.sum(dim=0)
     # A class without samples has zeros.
     means = of_class.T @ flat / counts.clamp(min=1)[:, None]
+    # Twice as large, they are about as large as what stands for the classes.
     projected = 2 * means @ directions / flat.shape[1] ** 0.5
     return torch.cat([(counts / len(labels) * classes).sqrt(), projected.flatten()])
 
 
-class Known(nn.Module):
-    """What a network knows of its client."""
+class Statistics(nn.Module):
+    """What a network knows of its client; a layer, so that it has columns of its own."""
 
     values: Tensor
 
@@ -91,8 +96,8 @@ class ConditionedNetwork(nn.Module):
         else:
             channels = features = 64
             self.first = nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), channels))
-        self.known = Known(classes * (1 + PROJECTIONS))
-        self.summary = nn.Linear(len(self.known.values), UNITS)
+        self.client = Statistics(classes * (1 + PROJECTIONS))
+        self.summary = nn.Linear(len(self.client.values), UNITS)
         self.scales = nn.Linear(UNITS, channels)
         self.shifts = nn.Linear(UNITS, channels)
         self.weights = nn.Linear(UNITS, HEADS)
@@ -100,7 +105,7 @@ class ConditionedNetwork(nn.Module):
 
     def forward(self, samples: Tensor) -> Tensor:
         """Return the logits, (samples, classes)."""
-        summary = self.summary(self.known.values).tanh()
+        summary = self.summary(self.client.values).tanh()
         seen = self.first(samples)
         # One factor and one term for each channel.
         each = (-1,) + (1,) * (seen.ndim - 2)
@@ -127,13 +132,19 @@ class ConditionedState(core.State):
 
 @dataclass(frozen=True, config=STRICT)
 class Conditioned(core.Algorithm[ConditionedState]):
-    """FedAvg on a network that gets the statistics of its client; they are sent in the first round of a client."""
+    """FedAvg on a network that gets the statistics of its client; they are sent in the first round of a client.
+
+    Attributes:
+        told: Whether there are any statistics; else they are 0.
+    """
 
     source: ClassVar[str] = "after arXiv 2603.11307"
 
+    told: bool = True
+
     def init(self, problem: core.Problem) -> ConditionedState:
         """Nothing is known of anybody."""
-        numbers = len(problem.layout.columns(_known(problem)))
+        numbers = len(problem.layout.columns(_statistics(problem)))
         return core.extend_state(
             core.initial_state(problem),
             ConditionedState,
@@ -145,16 +156,17 @@ class Conditioned(core.Algorithm[ConditionedState]):
         plan = core.fedavg_plan(problem, state, cohort)
         own = state.statistics[cohort]
         models = state.models.repeat(len(cohort), 1)
-        models[:, problem.layout.columns(_known(problem))] = own.nan_to_num()
-        others = tuple(not known for known in _known(problem))
+        models[:, problem.layout.columns(_statistics(problem))] = own.nan_to_num()
+        others = tuple(not known for known in _statistics(problem))
         task = replace(
             plan.tasks[core.TRAIN],
             candidates=torch.arange(len(cohort))[:, None],
             trainable=others,
             upload=others,
-            save_local=_known(problem),
+            save_local=_statistics(problem),
         )
-        return replace(plan, models=models, tasks={core.TRAIN: task}, client_stats={STATISTICS: own.isnan().any(dim=1)})
+        asked = {STATISTICS: own.isnan().any(dim=1)} if self.told else {}
+        return replace(plan, models=models, tasks={core.TRAIN: task}, client_stats=asked)
 
     def update(
         self, problem: core.Problem, state: ConditionedState, report: core.Report
@@ -175,48 +187,77 @@ class Conditioned(core.Algorithm[ConditionedState]):
     ) -> dict[str, core.Evaluation]:
         """Everyone has its own statistics in the shared network."""
         shared = core.cluster_evaluation(problem, state, clients)[core.CLIENT]
-        return {core.CLIENT: replace(shared, load_local=_known(problem))}
+        return {core.CLIENT: replace(shared, load_local=_statistics(problem))}
 
 
-def _known(problem: core.Problem) -> core.Mask:
+def _statistics(problem: core.Problem) -> core.Mask:
     """The tensor of the statistics."""
-    return tuple(tensor.layer == "known" for tensor in problem.layout.tensors)
+    return tuple(tensor.layer == "client" for tensor in problem.layout.tensors)
 
 
-def one(federation: str, seed: int) -> dict[str, Any]:
-    """One run."""
-    keys = experiment_keys(federation, "fedavg", seed)
-    keys |= {
+VARIANTS = {"conditioned": True, "the same without statistics": False}
+"""Whether the network is told statistics."""
+
+
+def one(name: str, seed: int) -> dict[str, Any]:
+    """One run of a variant on a federation, ``"variant: federation"``."""
+    variant, federation = name.split(": ")
+    keys = experiment_keys(federation, "fedavg", seed) | {
         "model": {"name": "experiments.strata.conditioned:ConditionedNetwork"},
-        "algorithm": {"name": "experiments.strata.conditioned:Conditioned"},
+        "algorithm": {"name": "experiments.strata.conditioned:Conditioned", "told": VARIANTS[variant]},
     }
     with TemporaryDirectory() as folder:
         run = fedstrata.run(keys, Path(folder) / "run", quiet=True)
         return {"seed": seed, **{key: round(run.summary[key], 6) for key in ("acc_client", "acc_worst")}}
 
 
+KINDS = {
+    "rotation": "groups by rotation",
+    "concept": "groups by concept",
+    "majority": "groups by main class",
+    "dirichlet": "Dirichlet mixes",
+    "natural": "recordings of people",
+    "iid": "samples that are alike",
+}
+"""The schemes of the federations, in the order of the table."""
+
+BESIDE = ("local", "fedavg", "oracle", "strata", "strata_best")
+
+
+def challenger() -> str:
+    """The variants beside methods of the championship, by the kind of the federations, on the same seeds."""
+    held = read(FILE)
+    rows = list[tuple[str, ...]]()
+    for scheme, kind in KINDS.items():
+        accuracies: dict[str, list[float]] = {method: [] for method in (*BESIDE, *VARIANTS)}
+        behind = 0
+        for each in played():
+            runs = {variant: held.get(f"{variant}: {each.name}", {"runs": []})["runs"] for variant in VARIANTS}
+            runs |= {method: each.runs[method] for method in BESIDE}
+            of_seeds = {method: {run["seed"]: run["acc_client"] for run in own} for method, own in runs.items()}
+            # The oracle refuses federations without groups.
+            seeds = set.intersection(*(set(own) for method, own in of_seeds.items() if method != "oracle"))
+            if FEDERATIONS[each.name]["partition"]["scheme"] == scheme and seeds:
+                means = {method: fmean(own[seed] for seed in seeds) for method, own in of_seeds.items() if own}
+                for method, accuracy in means.items():
+                    accuracies[method].append(accuracy)
+                behind += means["conditioned"] < means["strata_best"] - CLOSE
+        count = len(accuracies["conditioned"])
+        cells = [f"{fmean(values):.3f}" if values else "-" if count else MISSING for values in accuracies.values()]
+        rows.append((kind, str(count), *cells, f"{behind} of {count}" if count else MISSING))
+    titles = " | ".join([*(TITLES[method] for method in BESIDE), *VARIANTS])
+    return table(
+        f"clients have | federations | {titles} | conditioned more than {CLOSE} behind {TITLES['strata_best']}", rows
+    )
+
+
 def main() -> None:
     """Compute what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--federations", default=",".join(FEDERATIONS), help="some of them, divided by commas")
-    parser.add_argument("--seeds", default="0,1,2,3,4", help="some numbers, divided by commas")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at once")
-    given = parser.parse_args()
-    federations = given.federations.split(",")
-    known = {federation: read(FILE).get(federation, {"runs": []}) for federation in federations}
-    missing = [
-        (federation, seed)
-        for seed in map(int, given.seeds.split(","))
-        for federation in federations
-        if seed not in (run["seed"] for run in known[federation]["runs"])
-    ]
-    with ProcessPoolExecutor(given.jobs) as pool:
-        tasks = {pool.submit(one, *each): each[0] for each in missing}
-        for count, task in enumerate(as_completed(tasks), start=1):
-            federation = tasks[task]
-            known[federation]["runs"] = sorted([*known[federation]["runs"], task.result()], key=itemgetter("seed"))
-            write(FILE, federation, known[federation])
-            print(f"{federation}: {task.result()}; {count} of {len(missing)}", flush=True)
+    parser.add_argument("--seeds", type=int, default=5, help="how many of each federation")
+    for last, variant, federation in product(range(parser.parse_args().seeds), VARIANTS, FEDERATIONS):
+        conditions = {"keys": digest(federation, "fedavg", 0, ())}
+        gather(FILE, f"{variant}: {federation}", conditions, one, range(last + 1), jobs=1)
 
 
 if __name__ == "__main__":

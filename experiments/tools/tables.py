@@ -33,6 +33,7 @@ from experiments.strata.comparisons import (
     preclustered,
     tuned,
 )
+from experiments.strata.conditioned import challenger
 from experiments.strata.proofs import PROOFS
 from experiments.strata.rank_picture import write_picture
 from experiments.strata.rankings import RANKINGS
@@ -147,6 +148,7 @@ def gap() -> str:
 TABLES: Mapping[str, Callable[..., str]] = {
     "defaults": defaults,
     "ifca_starts": starts,
+    "challenger": challenger,
     "clove_grid": groups_found,
     "niid_bench": niid_bench.repeated,
     "rotated_mnist": rotated_mnist.repeated,
