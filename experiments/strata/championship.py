@@ -51,7 +51,7 @@ BASE = Path(__file__).parent / "championship.toml"
 RESULTS = Path(__file__).parents[1] / "results" / "championship"
 
 UNKNOWN_GROUPS = 4
-"""The number of models of IFCA and FeSEM where nobody knows a true number of groups."""
+"""The number of models of IFCA, FeSEM and CLoVE where nobody knows a true number of groups."""
 
 SCHEMES: dict[str, dict[str, Any]] = {
     "rotation": {"scheme": "rotation", "groups": 4},
@@ -136,6 +136,7 @@ METHODS: dict[str, dict[str, Any]] = {
     # The models are drawn anew until each is chosen.
     "ifca": {"algorithm": {"name": "ifca", "init": "restart"}},
     "fesem": {"algorithm": {"name": "fesem"}},
+    "clove": {"algorithm": {"name": "clove"}},
     "cfl": {"algorithm": {"name": "cfl"}},
     "layercfl": {"algorithm": {"name": "layercfl"}},
     "hicfl": {"algorithm": {"name": "hicfl"}},
@@ -261,7 +262,7 @@ def method_keys(federation: str, method: str) -> dict[str, Any]:
     tables = METHODS[method]
     algorithm = dict(tables["algorithm"])
     partition = FEDERATIONS[federation]["partition"]
-    if algorithm["name"] in ("ifca", "fesem"):
+    if algorithm["name"] in ("ifca", "fesem", "clove"):
         algorithm["k"] = true_groups(partition) or UNKNOWN_GROUPS
     if algorithm["name"] == "layercfl":
         algorithm["layers"] = LAYERS[partition["scheme"]]

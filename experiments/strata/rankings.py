@@ -35,6 +35,7 @@ TITLES: dict[str, str] = {
     "lg_fedavg": "LG-FedAvg",
     "ifca": "IFCA, true k",
     "fesem": "FeSEM, true k",
+    "clove": "CLoVE, true k",
     "cfl": "CFL",
     "layercfl": "LayerCFL",
     "hicfl": "HiCFL",
