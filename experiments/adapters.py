@@ -9,7 +9,7 @@ No text is downloaded. It is what every Debian machine has: the sources of Pytho
 the licences of the packages. Another machine has other packages, so that its figures are others. A paragraph counts
 once among all documents of its kind, as licences repeat each other. The base is trained on one half of the documents of
 each kind, all kinds mixed. The clients have the other half: each has documents of its own of one kind, some to train
-with and others to test with.
+with and others to test with. Several samples are of one document, so Strata is told that (`data.unit`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import json
 import re
 import sysconfig
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -50,11 +51,13 @@ PIECES = 8
 LEAST = PIECES * LENGTH + 1
 """The bytes of a passage, which a document must have."""
 
-ROUNDS = 10
+ROUNDS = 8
 PER_KIND = 4
 """The clients of each kind."""
-TRAIN, TEST = 30, 7
-"""The documents of a client to train with, and to test with: one sample of each, as samples of one are alike."""
+DOCUMENTS = {"": 32, "_test": 8}
+"""The documents of a client to train with, and to test with, by the end of the names of their arrays."""
+SAMPLES = 8
+"""The samples of a document."""
 
 METHODS = {
     "one adapter for all": ("fedavg", False),
@@ -63,9 +66,6 @@ METHODS = {
     "one adapter for all, A trained too": ("fedavg", True),
 }
 """The algorithm of each method, and whether both factors of an adapter are trained."""
-
-Texts = NDArray[np.int64]
-"""Samples of text, (samples, LENGTH): tokens, or the next ones, which are their targets."""
 
 
 def files_of(kind: str) -> list[Path]:
@@ -112,8 +112,8 @@ def train_base(steps: int = 2400, batch: int = 16) -> None:
     config = GPT2Config(
         vocab_size=256,
         n_positions=LENGTH,
-        n_embd=128,
-        n_layer=4,
+        n_embd=64,
+        n_layer=2,
         n_head=4,
         resid_pdrop=0.0,
         embd_pdrop=0.0,
@@ -171,33 +171,43 @@ def perplexity(outputs: Tensor, targets: Tensor) -> float:
     return float(cross_entropy(outputs.flatten(0, -2), targets.flatten()).exp())
 
 
-def clients_of(seed: int) -> dict[str, tuple[tuple[Texts, Texts], ...]]:
-    """The samples of each client to train and to test, of documents that no other client has."""
+def write_clients(path: Path, seed: int) -> None:
+    """Write the samples of each client to train and to test, of documents that no other client has."""
     rng = np.random.default_rng([seed, 2])
-    found = {}
+    columns = ("x", "y", "client", "document")
+    arrays: dict[str, Any] = {f"{name}{end}": [] for name in columns for end in DOCUMENTS}
     for kind in KINDS:
         known = documents(kind)[1]
         drawn = iter(rng.permutation(len(known)).tolist())
         for number in range(PER_KIND):
-            parts = [np.stack([sample_of(known[next(drawn)], rng) for _ in range(count)]) for count in (TRAIN, TEST)]
-            found[f"{kind} {number + 1}"] = tuple((each[:, :-1], each[:, 1:]) for each in parts)
-    return found
+            for end, count in DOCUMENTS.items():
+                for place in islice(drawn, count):
+                    for _ in range(SAMPLES):
+                        sample = sample_of(known[place], rng)
+                        row = (sample[:-1], sample[1:], f"{kind} {number + 1}", f"{kind} {place}")
+                        for name, value in zip(columns, row, strict=True):
+                            arrays[name + end].append(value)
+    np.savez(path, **arrays)
 
 
 def play(method: str, seed: int) -> dict[str, Any]:
     """Play one run, and return what came of it."""
     algorithm, both = METHODS[method]
-    experiment = {
+    experiment: dict[str, Any] = {
         "seed": seed,
         "rounds": ROUNDS,
-        "data": {"tokens": True},
+        "data": {"tokens": True, "unit": "document"},
+        "partition": {"scheme": "natural", "column": "client"},
         "model": {"name": "experiments.adapters:Adapted", "both": both},
-        "local": {"optimizer": "adam", "lr": 0.005, "batch": 4, "metric": "experiments.adapters:perplexity"},
+        "local": {"optimizer": "adam", "lr": 0.005, "batch": 16, "metric": "experiments.adapters:perplexity"},
         "algorithm": {"name": algorithm},
         "engine": {"name": "loop"},
     }
     with TemporaryDirectory() as folder:
-        run = fs.run(experiment, f"{folder}/run", clients=clients_of(seed), quiet=True)
+        archive = Path(folder) / "texts.npz"
+        write_clients(archive, seed)
+        experiment["data"]["name"] = str(archive)
+        run = fs.run(experiment, f"{folder}/run", quiet=True)
         scores = last_scores(run.folder)
         base = json.loads(Path(f"{folder}/run/data.json").read_text())["frozen"]
     return {

@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -171,8 +172,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="how many of each number")
     given = parser.parse_args()
-    for name, known in KNOWN.items():
-        gather(FILE, name, {"angles": known.angles, "keys": known.keys}, one, range(given.seeds), jobs=1)
+    for (name, known), last in product(KNOWN.items(), range(given.seeds)):
+        gather(FILE, name, {"angles": known.angles, "keys": known.keys}, one, range(last + 1), jobs=1)
 
 
 if __name__ == "__main__":

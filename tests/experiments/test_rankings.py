@@ -90,10 +90,10 @@ def test_ranks_and_regrets_are_means_over_federations(folder: Path) -> None:
     found = rows(championship())
     # FedPer has 1.0 and 0.6, where the best have 1.0 and 1.0: regrets 0 and 0.4.
     assert found["FedPer"][:5] == ["2", "1.5", "0.200", "0.400", "1 of 2"]
-    # All others have 0.5. On the first federation 23 share the ranks 2 to 24, on the second 22 the ranks 3 to 24.
-    assert len(COMPETITORS) == 24
-    assert found["FedAvg"][:5] == ["2", "13.2", "0.500", "0.500", "0 of 2"]  # (13 + 13.5) / 2 = 13.25
-    assert found["Ditto, lambda 1"][:5] == ["2", "7.0", "0.250", "0.500", "1 of 2"]  # (13 + 1) / 2
+    # All others have 0.5. On the first federation 24 share the ranks 2 to 25, on the second 23 the ranks 3 to 25.
+    assert len(COMPETITORS) == 25
+    assert found["FedAvg"][:5] == ["2", "13.8", "0.500", "0.500", "0 of 2"]  # (13.5 + 14) / 2 = 13.75
+    assert found["Ditto, lambda 1"][:5] == ["2", "7.2", "0.250", "0.500", "1 of 2"]  # (13.5 + 1) / 2 = 7.25
     assert next(iter(found)) == "FedPer"
     # The true groups are no competitors.
     assert found["oracle (the true groups)"][1] == "-"
@@ -116,7 +116,7 @@ def test_a_method_that_refuses_is_last_and_has_no_regret_there(folder: Path) -> 
     runs = [refusal if method == "fedtsdp" else run(method, 0, [10, 10]) for method in METHODS]
     (folder / f"{NAMES[1]}.json").write_text(json.dumps(runs))
     found = rows(championship())
-    assert found["FedTSDP"][:3] == ["1", "18.2", "0.000"]  # (12.5 + 24) / 2 = 18.25
+    assert found["FedTSDP"][:3] == ["1", "19.0", "0.000"]  # (13 + 25) / 2
     assert rows(entered())["federations that a method refused"] == ["FedTSDP 1"]
 
 
