@@ -63,7 +63,7 @@ METHODS = {
     "one adapter for all": ("fedavg", False),
     "alone": ("local", False),
     "Strata": ("strata", False),
-    "one adapter for all, A trained too": ("fedavg", True),
+    "one adapter for all with A trained too": ("fedavg", True),
 }
 """The algorithm of each method, and whether both factors of an adapter are trained."""
 

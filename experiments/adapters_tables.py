@@ -8,7 +8,7 @@ from typing import Any
 from experiments.tools import outcomes
 from experiments.tools.outcomes import MISSING, table
 
-METHODS = ("Strata", "one adapter for all", "alone", "one adapter for all, A trained too")
+METHODS = ("Strata", "one adapter for all", "alone", "one adapter for all with A trained too")
 KINDS = ("sources", "manuals", "licences")
 
 

@@ -27,14 +27,13 @@ from torch import nn
 
 import fedstrata
 from experiments.strata.federations import read, write
-from experiments.tools.outcomes import MISSING, RESULTS, table
+from experiments.tools import outcomes
+from experiments.tools.outcomes import MISSING, table
 from fedstrata.data import load_dataset
 from fedstrata.partition.ungrouped import dirichlet
 
 CLIENTS = 10
 ROUNDS = 50
-FILE = RESULTS / "niid_bench.json"
-
 Ints = NDArray[np.int64]
 Divide = Callable[[Ints, np.random.Generator], tuple[Ints, ...]]
 """Divides samples of these classes, (samples,), over the clients: the positions of each client's."""
@@ -153,7 +152,7 @@ def one(name: str, seed: int) -> dict[str, Any]:
 
 def repeated() -> str:
     """The runs here beside each published cell, in percent."""
-    held = read(FILE)
+    held = read(outcomes.RESULTS / "niid_bench.json")
     rows = list[tuple[str, ...]]()
     for cell in CELLS:
         best = [100 * run["best"] for run in held.get(cell.name, {"runs": []})["runs"]]
@@ -172,7 +171,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     given = parser.parse_args()
     cells = {cell.name: cell for cell in CELLS}
-    known = {cell.name: read(FILE).get(cell.name, {"rounds": ROUNDS, "runs": []}) for cell in CELLS}
+    known = {
+        cell.name: read(outcomes.RESULTS / "niid_bench.json").get(cell.name, {"rounds": ROUNDS, "runs": []})
+        for cell in CELLS
+    }
     missing = [
         (cell.name, seed)
         for seed, cell in product(range(given.seeds), CELLS)
@@ -183,7 +185,7 @@ def main() -> None:
         for count, task in enumerate(as_completed(tasks), start=1):
             name = tasks[task]
             known[name]["runs"] = sorted([*known[name]["runs"], task.result()], key=itemgetter("seed"))
-            write(FILE, name, known[name])
+            write(outcomes.RESULTS / "niid_bench.json", name, known[name])
             best, published = 100 * task.result()["best"], cells[name].published[0]
             print(f"{name}: {best:.2f} %, published {published:.2f} %; {count} of {len(missing)}", flush=True)
 

@@ -34,10 +34,9 @@ from torch.nn.functional import affine_grid, grid_sample
 
 import fedstrata
 from experiments.strata.federations import gather, read
-from experiments.tools.outcomes import RESULTS, listed, spread, table
+from experiments.tools import outcomes
+from experiments.tools.outcomes import listed, spread, table
 from fedstrata.data import Split, load_dataset
-
-FILE = RESULTS / "rotated_mnist.json"
 
 Samples = tuple[torch.Tensor, torch.Tensor]
 Client = tuple[Samples, Samples]
@@ -156,7 +155,7 @@ def one(name: str, seed: int) -> dict[str, Any]:
 
 def repeated() -> str:
     """The runs here beside each known number."""
-    held = read(FILE)
+    held = read(outcomes.RESULTS / "rotated_mnist.json")
     rows = list[tuple[str, ...]]()
     for name, known in KNOWN.items():
         found = held.get(name, {"runs": []})["runs"]
@@ -173,7 +172,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="how many of each number")
     given = parser.parse_args()
     for (name, known), last in product(KNOWN.items(), range(given.seeds)):
-        gather(FILE, name, {"angles": known.angles, "keys": known.keys}, one, range(last + 1), jobs=1)
+        gather(
+            outcomes.RESULTS / "rotated_mnist.json",
+            name,
+            {"angles": known.angles, "keys": known.keys},
+            one,
+            range(last + 1),
+            jobs=1,
+        )
 
 
 if __name__ == "__main__":

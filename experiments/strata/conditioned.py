@@ -30,11 +30,10 @@ import fedstrata
 from experiments.strata.championship import FEDERATIONS, digest, experiment_keys
 from experiments.strata.federations import gather, read
 from experiments.strata.rankings import CLOSE, TITLES, played
-from experiments.tools.outcomes import MISSING, RESULTS, table
+from experiments.tools import outcomes
+from experiments.tools.outcomes import MISSING, table
 from fedstrata import core
 from fedstrata.algorithms.keys import STRICT
-
-FILE = RESULTS / "conditioned.json"
 
 PROJECTIONS = 8
 """The random projections of the mean sample of each class."""
@@ -226,7 +225,7 @@ BESIDE = ("local", "fedavg", "oracle", "strata", "strata_best")
 
 def challenger() -> str:
     """The variants beside methods of the championship, by the kind of the federations, on the same seeds."""
-    held = read(FILE)
+    held = read(outcomes.RESULTS / "conditioned.json")
     rows = list[tuple[str, ...]]()
     for scheme, kind in KINDS.items():
         accuracies: dict[str, list[float]] = {method: [] for method in (*BESIDE, *VARIANTS)}
@@ -257,7 +256,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="how many of each federation")
     for last, variant, federation in product(range(parser.parse_args().seeds), VARIANTS, FEDERATIONS):
         conditions = {"keys": digest(federation, "fedavg", 0, ())}
-        gather(FILE, f"{variant}: {federation}", conditions, one, range(last + 1), jobs=1)
+        gather(
+            outcomes.RESULTS / "conditioned.json", f"{variant}: {federation}", conditions, one, range(last + 1), jobs=1
+        )
 
 
 if __name__ == "__main__":
