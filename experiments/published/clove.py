@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import fedstrata
-from experiments.strata.federations import gather, read
+from experiments.strata.federations import gather, read, runs_of
 from experiments.tools import outcomes
 from experiments.tools.outcomes import listed, spread, table
 from fedstrata.partition.grouped import FeatureSkew
@@ -129,7 +129,7 @@ def groups_found(data: str = "mnist") -> str:
     rows = list[tuple[str, ...]]()
     for kind, (groups, _) in FEDERATIONS.items():
         for method in METHODS:
-            found = held.get(f"{method}: {data}, {kind}", {"runs": []})["runs"]
+            found = runs_of(held, f"{method}: {data}, {kind}")
             cells = (listed(found, lambda run: run["ari"]), listed(found, _exact_since), spread(found, "acc_client"))
             rows.append((f"{groups}: {kind}", method, *cells))
     return table(f"groups | algorithm | ARI after {ROUNDS} rounds | exact from round | accuracy", rows)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import fedstrata
-from experiments.strata.federations import read, write
+from experiments.strata.federations import read, runs_of, write
 from experiments.tools import outcomes
 from experiments.tools.outcomes import MISSING, table
 from fedstrata.data import load_dataset
@@ -34,6 +34,7 @@ from fedstrata.partition.ungrouped import dirichlet
 
 CLIENTS = 10
 ROUNDS = 50
+
 Ints = NDArray[np.int64]
 Divide = Callable[[Ints, np.random.Generator], tuple[Ints, ...]]
 """Divides samples of these classes, (samples,), over the clients: the positions of each client's."""
@@ -155,7 +156,7 @@ def repeated() -> str:
     held = read(outcomes.RESULTS / "niid_bench.json")
     rows = list[tuple[str, ...]]()
     for cell in CELLS:
-        best = [100 * run["best"] for run in held.get(cell.name, {"runs": []})["runs"]]
+        best = [100 * run["best"] for run in runs_of(held, cell.name)]
         mean, deviation = cell.published
         published = f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
         seeds = ", ".join(f"{value:.2f}" for value in best) or MISSING
@@ -171,10 +172,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at once")
     given = parser.parse_args()
     cells = {cell.name: cell for cell in CELLS}
-    known = {
-        cell.name: read(outcomes.RESULTS / "niid_bench.json").get(cell.name, {"rounds": ROUNDS, "runs": []})
-        for cell in CELLS
-    }
+    file = outcomes.RESULTS / "niid_bench.json"
+    known = {cell.name: read(file).get(cell.name, {"rounds": ROUNDS, "runs": []}) for cell in CELLS}
     missing = [
         (cell.name, seed)
         for seed, cell in product(range(given.seeds), CELLS)
@@ -185,7 +184,7 @@ def main() -> None:
         for count, task in enumerate(as_completed(tasks), start=1):
             name = tasks[task]
             known[name]["runs"] = sorted([*known[name]["runs"], task.result()], key=itemgetter("seed"))
-            write(outcomes.RESULTS / "niid_bench.json", name, known[name])
+            write(file, name, known[name])
             best, published = 100 * task.result()["best"], cells[name].published[0]
             print(f"{name}: {best:.2f} %, published {published:.2f} %; {count} of {len(missing)}", flush=True)
 

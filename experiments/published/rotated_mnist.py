@@ -33,7 +33,7 @@ from sklearn.metrics import adjusted_rand_score
 from torch.nn.functional import affine_grid, grid_sample
 
 import fedstrata
-from experiments.strata.federations import gather, read
+from experiments.strata.federations import gather, read, runs_of
 from experiments.tools import outcomes
 from experiments.tools.outcomes import listed, spread, table
 from fedstrata.data import Split, load_dataset
@@ -41,14 +41,11 @@ from fedstrata.data import Split, load_dataset
 Samples = tuple[torch.Tensor, torch.Tensor]
 Client = tuple[Samples, Samples]
 
-
 CFLGPS_CLIENTS = 128
 
 
 def rotated(images: torch.Tensor, degrees: float) -> torch.Tensor:
     """Images, (samples, 1, side, side), turned counterclockwise about their centre, each pixel by its nearest one."""
-    if degrees % 90 == 0:
-        return images.rot90(int(degrees) // 90, dims=(2, 3))
     angle = torch.deg2rad(torch.tensor(float(degrees)))
     turn = torch.tensor([[angle.cos(), -angle.sin(), 0.0], [angle.sin(), angle.cos(), 0.0]])
     grid = affine_grid(turn.expand(len(images), 2, 3), list(images.shape), align_corners=False)
@@ -131,7 +128,7 @@ KNOWN = {
 }
 """By setting and algorithm, the cheapest first."""
 
-PAIRS = 4
+GROUPS = 4
 """The groups that four models can find: the rotations, or pairs of angles that are 15 or 5 degrees apart."""
 
 
@@ -144,7 +141,7 @@ def one(name: str, seed: int) -> dict[str, Any]:
             {**known.keys, "seed": seed}, Path(folder) / "run", clients=clients, model=network, quiet=True
         )
         labels = [run.labels[client] for client in run.clients]
-        groups = [place * PAIRS // len(clients) for place in range(len(clients))]
+        groups = [place * GROUPS // len(clients) for place in range(len(clients))]
         return {
             "seed": seed,
             "accuracies": [round(record["acc_client"], 4) for record in run.rounds],
@@ -158,7 +155,7 @@ def repeated() -> str:
     held = read(outcomes.RESULTS / "rotated_mnist.json")
     rows = list[tuple[str, ...]]()
     for name, known in KNOWN.items():
-        found = held.get(name, {"runs": []})["runs"]
+        found = runs_of(held, name)
         last = [{"accuracy": run["accuracies"][-1]} for run in found]
         each = (listed(last, lambda run: run["accuracy"]), spread(last, "accuracy"))
         groups = (listed(found, lambda run: run["models"]), listed(found, lambda run: run["ari"]))
@@ -172,14 +169,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="how many of each number")
     given = parser.parse_args()
     for (name, known), last in product(KNOWN.items(), range(given.seeds)):
-        gather(
-            outcomes.RESULTS / "rotated_mnist.json",
-            name,
-            {"angles": known.angles, "keys": known.keys},
-            one,
-            range(last + 1),
-            jobs=1,
-        )
+        conditions = {"angles": known.angles, "keys": known.keys}
+        gather(outcomes.RESULTS / "rotated_mnist.json", name, conditions, one, range(last + 1), jobs=1)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -28,12 +29,13 @@ from torch import Tensor, nn
 
 import fedstrata
 from experiments.strata.championship import FEDERATIONS, digest, experiment_keys
-from experiments.strata.federations import gather, read
+from experiments.strata.federations import gather, read, runs_of
 from experiments.strata.rankings import CLOSE, TITLES, played
 from experiments.tools import outcomes
 from experiments.tools.outcomes import MISSING, table
 from fedstrata import core
 from fedstrata.algorithms.keys import STRICT
+from fedstrata.algorithms.personal_layers import outside
 
 PROJECTIONS = 8
 """The random projections of the mean sample of each class."""
@@ -156,7 +158,7 @@ class Conditioned(core.Algorithm[ConditionedState]):
         own = state.statistics[cohort]
         models = state.models.repeat(len(cohort), 1)
         models[:, problem.layout.columns(_statistics(problem))] = own.nan_to_num()
-        others = tuple(not known for known in _statistics(problem))
+        others = outside(_statistics(problem))
         task = replace(
             plan.tasks[core.TRAIN],
             candidates=torch.arange(len(cohort))[:, None],
@@ -231,7 +233,9 @@ def challenger() -> str:
         accuracies: dict[str, list[float]] = {method: [] for method in (*BESIDE, *VARIANTS)}
         behind = 0
         for each in played():
-            runs = {variant: held.get(f"{variant}: {each.name}", {"runs": []})["runs"] for variant in VARIANTS}
+            runs: dict[str, Sequence[dict[str, Any]]] = {
+                variant: runs_of(held, f"{variant}: {each.name}") for variant in VARIANTS
+            }
             runs |= {method: each.runs[method] for method in BESIDE}
             of_seeds = {method: {run["seed"]: run["acc_client"] for run in own} for method, own in runs.items()}
             # The oracle refuses federations without groups.

@@ -209,6 +209,12 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+def runs_of(held: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The runs of a name in what `read` gave; none while there are none."""
+    runs: list[dict[str, Any]] = held.get(name, {"runs": []})["runs"]
+    return runs
+
+
 def write(path: Path, name: str, results: Mapping[str, Any]) -> None:
     """Put the results of a name into a file, one run a line."""
     path.parent.mkdir(parents=True, exist_ok=True)

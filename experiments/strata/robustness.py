@@ -115,7 +115,7 @@ def unattacked() -> str:
     rows = list[tuple[str, ...]]()
     for data in tolerated_attacks.DATA:
         names = [tolerated_attacks.unattacked_name(data, checked=checked) for checked in (True, False)]
-        runs = [known.get(name, {"runs": []})["runs"] for name in names]
+        runs = [federations.runs_of(known, name) for name in names]
         with_checks, without = ({run["seed"]: mean(run["accuracy"]) for run in each} for each in runs)
         seeds = sorted(with_checks.keys() & without.keys())
         differences = ", ".join(f"{with_checks[seed] - without[seed]:+.4f}" for seed in seeds)
@@ -264,7 +264,7 @@ def hidden() -> str:
     known = federations.read(outcomes.RESULTS / "personal_federations.json")
     rows = list[tuple[str, ...]]()
     for name in personal_federations.CASES:
-        runs: Sequence[Mapping[str, Any]] = known.get(name, {"runs": []})["runs"]
+        runs: Sequence[Mapping[str, Any]] = federations.runs_of(known, name)
         if runs:
             accuracy = (
                 f"{mean(run[method]['acc_client'] for run in runs):.3f}" if method in runs[0] else "-"

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import fedstrata
-from experiments.strata.federations import run_study
+from experiments.strata.federations import run_study, runs_of
 from experiments.trust.attacked_federations import METHODS, case
 
 RULES = ("mean", "geometric_median")
@@ -156,8 +156,8 @@ def outcomes(known: Mapping[str, Any], who: str, rule: str) -> list[dict[str, fl
         who: The attack, and who is Byzantine.
         rule: The rule of aggregation.
     """
-    runs = {run["seed"]: run for run in known.get(case_name(who, rule), {"runs": []})["runs"]}
-    unharmed = {run["seed"]: run for run in known.get(case_name("nobody", rule), {"runs": []})["runs"]}
+    runs = {run["seed"]: run for run in runs_of(known, case_name(who, rule))}
+    unharmed = {run["seed"]: run for run in runs_of(known, case_name("nobody", rule))}
     return [outcome(runs[seed], unharmed[seed]) for seed in sorted(runs.keys() & unharmed.keys())]
 
 

@@ -52,10 +52,7 @@ CLOSED_FORM = {
 
 def _runs(name: str) -> Sequence[Mapping[str, Any]]:
     """The runs of a study, none while it has not been done."""
-    found: Sequence[Mapping[str, Any]] = federations.read(outcomes.RESULTS / "leaks.json").get(name, {"runs": []})[
-        "runs"
-    ]
-    return found
+    return federations.runs_of(federations.read(outcomes.RESULTS / "leaks.json"), name)
 
 
 def _mean(runs: Sequence[Mapping[str, Any]], *path: str, digits: int = 2) -> str:

@@ -45,7 +45,7 @@ from pydantic.dataclasses import dataclass as validated_dataclass
 
 from experiments import heart
 from experiments.heart_tables import wilson
-from experiments.strata.federations import RESULTS, gather, read
+from experiments.strata.federations import RESULTS, gather, read, runs_of
 from experiments.tools import outcomes
 from experiments.tools.outcomes import MISSING, table
 from fedstrata import core
@@ -341,7 +341,7 @@ def null_comparisons(path: Path | None = None) -> str:
     return table(
         "what is compared | seeds | overlap | comparisons | the sentence appears | first better | second better "
         "| mean difference",
-        [row(shown, held.get(shown.study, {"runs": []})["runs"]) for shown in SHOWN],
+        [row(shown, runs_of(held, shown.study)) for shown in SHOWN],
     )
 
 

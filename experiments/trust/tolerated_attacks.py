@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from experiments.strata.federations import run_study
+from experiments.strata.federations import run_study, runs_of
 from experiments.trust.attacked_federations import VARIANTS, case
 from experiments.trust.attacked_shares import PLACES, clients_of, outcome
 from fedstrata.uploads.attacks.byzantine_clients import choose_byzantine
@@ -122,7 +122,7 @@ def outcomes(
         where: Who is Byzantine.
         rule: The rule of aggregation.
     """
-    found = [known.get(case_name(data, kind, where, rule), {"runs": []})["runs"] for kind in (attack, ABSENT)]
+    found = [runs_of(known, case_name(data, kind, where, rule)) for kind in (attack, ABSENT)]
     runs, absent = ({run["seed"]: run for run in each} for each in found)
     return [outcome(runs[seed], absent[seed]) for seed in sorted(runs.keys() & absent.keys())]
 

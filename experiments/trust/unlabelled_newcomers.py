@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 import fedstrata
-from experiments.strata.federations import RESULTS, gather, read
+from experiments.strata.federations import RESULTS, gather, read, runs_of
 from experiments.tools import outcomes
 from fedstrata.base.errors import RecordError
 from fedstrata.build.build import build_run
@@ -139,7 +139,7 @@ def newcomers() -> str:
     held = read(outcomes.RESULTS / "unlabelled_newcomers.json")
     rows = []
     for case in CASES:
-        runs = held.get(case, {"runs": []})["runs"]
+        runs = runs_of(held, case)
         shares = [
             " / ".join(f"{100 * run[key] / NEWCOMERS:.1f} %" for run in runs)
             for key in ("labels_right", "alike", "refused", "confident_alike")

@@ -312,6 +312,7 @@ def test_a_personal_trial_asks_everyone_anew_about_the_confirmed_groups() -> Non
     trial = trial_of(APART)
     verdict = verdict_of(trial, 3)
     personal = personal_trial(trial, verdict, 3)
+    assert torch.equal(personal.models, trial.models)
     assert personal.of_personal_models and (personal.confirmed, personal.round) == ((1, 2), 3)
     assert personal.losses.shape == (8, 3, 5) and not personal.answered.any()
     assert personal.decision == verdict.decision
