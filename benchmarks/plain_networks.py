@@ -1,4 +1,4 @@
-"""Local training of plain networks without autograd beside the same training with it: the same bits in less time.
+"""Local training of plain networks by SGD without autograd beside the same training with it.
 
     python benchmarks/plain_networks.py
 
@@ -87,8 +87,8 @@ def measure(hidden: tuple[int, ...], batch: int, count: int) -> list[tuple[float
         with patch("fedstrata.engine.loop.plain_network", return_value=None):
             slow, expected = turn()
         fast, found = turn()
-        if not torch.equal(found, expected):
-            raise SystemExit(f"expected the same bits, found others: {hidden}, batches of {batch}")
+        # A step writes each product straight into the weights, which is rounded once less.
+        torch.testing.assert_close(found, expected)
         pairs.append((slow, fast))
     return pairs[1:]  # the first one warms up
 

@@ -92,8 +92,8 @@ def test_functions_of_the_objective_are_given_themselves(whole: Run, tmp_path: P
     local = run.experiment.local
     assert local.loss.endswith(":loss") and str(local.metric).endswith(":error_rate")
     assert run.metric.name == "error rate"
-    # The same training, and another score of it.
-    assert torch.equal(run.state.models, whole.state.models)
+    # The same training, but for the rounding of a loss that is left to autograd, and another score of it.
+    torch.testing.assert_close(run.state.models, whole.state.models)
     assert run.summary["acc_client"] == pytest.approx(1 - whole.summary["acc_client"])
     again = fs.run({**KEYS, "local": {**KEYS["local"], "metric": error_rate}}, tmp_path / "again", quiet=True)
     assert again.experiment.local.metric == local.metric

@@ -42,6 +42,11 @@ class LocalTraining:
     steps: int = 0
     drop_last: bool = False
 
+    @property
+    def plain_sgd(self) -> bool:
+        """Whether a step is the gradient times the learning rate, but for the decay of weights."""
+        return self.optimizer == "sgd" and not self.momentum and not self.clip_norm
+
     def with_epochs(self, epochs: int) -> LocalTraining:
         """The same training for a number of passes over the data."""
         return replace(self, epochs=epochs, steps=0)

@@ -240,43 +240,53 @@ class Loop:
         moving: list[Tensor] = [parameter for parameter in parameters.values() if parameter.requires_grad]
         if not moving:
             return start  # the task trains buffers alone
-        step = stepper(moving, self._anchors(parameters, received), task.training, task.prox_weight)
-        gradients = self._gradients_of(moving)
+        step = self._step_of(moving, self._anchors(parameters, received), task)
         order = generator(plan.seed, task.stream, plan.round, client)
         self._module.train()
         for visited in training_orders(index, task.training, order):
             for inputs, targets in self._batches(visited, task.training.samples_per_step(len(index))):
                 if len(targets) == 1 and self._batch_norm:
                     continue  # the variance of one sample is undefined
-                step(gradients(self._objective.transformed(inputs), targets))
+                step(self._objective.transformed(inputs), targets)
         end = row_of(self._module, self._layout).cpu()
         return end if all(task.trainable) else torch.where(self._column_mask(task.trainable), end, start)
 
-    def _gradients_of(self, moving: Sequence[Tensor]) -> Callable[[Tensor, Tensor], Gradients]:
-        """The function from inputs (b, ...) and targets of a batch to the gradient of each tensor that moves."""
+    def _step_of(self, moving: list[Tensor], anchors: list[Tensor], task: LocalTask) -> Callable[[Tensor, Tensor], None]:
+        """The function that takes a step with the inputs (b, ...) and the targets of a batch.
 
-        def by_autograd(inputs: Tensor, targets: Tensor) -> Gradients:
-            with products_in(self._precision):
-                # Left after every step: autocast keeps what it made of weights, which then move.
-                with self._autocast():
-                    loss = self._objective.loss_of(self._applied(inputs), targets)
-                if not loss.requires_grad:
-                    raise ExperimentError(
-                        f"local.loss = {self._objective.loss!r}: expected a loss with a gradient for the weights of "
-                        f"{type(self._module).__name__}, found none; do not detach what it is computed from"
-                    )
-                return torch.autograd.grad(loss, moving, materialize_grads=True)
-
-        objective = self._objective
+        Args:
+            moving: The tensors that move.
+            anchors: The received values of these tensors.
+            task: What is trained, and how.
+        """
+        objective, training = self._objective, task.training
         of_classes = objective.classifies and not objective.class_weights and self._client_data.dataset.targets is None
         plain = plain_network(self._module, moving) if of_classes and self._precision == "float32" else None
-        if plain is None:
-            return by_autograd
+        update = stepper(moving, anchors, training, task.prox_weight)
+        descends = training.plain_sgd and not task.prox_weight
 
-        def without_autograd(inputs: Tensor, targets: Tensor) -> Gradients:
-            return (plain.gradients if plain.reads(inputs, targets) else by_autograd)(inputs, targets)
+        def step(inputs: Tensor, targets: Tensor) -> None:
+            if plain is None or not plain.reads(inputs, targets):
+                update(self._gradients(moving, inputs, targets))
+            elif descends:
+                plain.descend(inputs, targets, training.lr, training.weight_decay)
+            else:
+                update(plain.gradients(inputs, targets))
 
-        return without_autograd
+        return step
+
+    def _gradients(self, moving: Sequence[Tensor], inputs: Tensor, targets: Tensor) -> Gradients:
+        """The gradient of the loss of a batch for each tensor that moves, by autograd."""
+        with products_in(self._precision):
+            # Left after every step: autocast keeps what it made of weights, which then move.
+            with self._autocast():
+                loss = self._objective.loss_of(self._applied(inputs), targets)
+            if not loss.requires_grad:
+                raise ExperimentError(
+                    f"local.loss = {self._objective.loss!r}: expected a loss with a gradient for the weights of "
+                    f"{type(self._module).__name__}, found none; do not detach what it is computed from"
+                )
+            return torch.autograd.grad(loss, moving, materialize_grads=True)
 
     def _load(self, row: Tensor, seed: int | None = None) -> None:
         """Give the network the values of a row, (p,), and whatever else it or a loss keeps as it was at first.

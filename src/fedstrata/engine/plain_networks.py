@@ -1,8 +1,9 @@
-"""The gradients of plain networks without autograd, which takes longer than the arithmetic of a small network.
+"""Training of plain networks without autograd, which takes longer than the arithmetic of a small network.
 
 A plain network is a sequence of linear layers and ReLUs in float32 on the CPU, which may flatten its inputs first, with
 the cross-entropy of classes. All of its tensors are trained. Its gradients are computed by the operations that autograd
-would run, on tensors of the same memory layout. So they have the same bits. All other networks are left to autograd.
+would run, on tensors of the same memory layout. So they have the same bits. A step of SGD writes the product that is a
+gradient straight into the weights, in one pass over them. All other networks are left to autograd.
 """
 
 from __future__ import annotations
@@ -46,6 +47,20 @@ class _Linear:
         found = torch.mm(inputs, weight) if self.bias is None else torch.addmm(self.bias, inputs, weight)
         return found.relu_() if self.rectified else found
 
+    def descend(self, gradient: Tensor, inputs: Tensor, lr: float, kept: float) -> None:
+        """Take a step of SGD.
+
+        Args:
+            gradient: The gradient for the outputs before the ReLU, (b, outputs).
+            inputs: The inputs, (b, inputs).
+            lr: The learning rate.
+            kept: The share of each weight that its decay leaves.
+        """
+        by_output = gradient.t()
+        self.weight.addmm_(by_output, inputs, beta=kept, alpha=-lr)
+        if self.bias is not None:
+            self.bias.addmv_(by_output, _ones(len(inputs)), beta=kept, alpha=-lr)
+
 
 class PlainNetwork:
     """A plain network, all of whose tensors move.
@@ -80,21 +95,43 @@ class PlainNetwork:
             inputs: The inputs of a batch, (b, ...).
             targets: Their classes, (b,). None of them is left out.
         """
+        found = list[Tensor]()  # from the last tensor to the first
+        for layer, gradient, read in self._backward(inputs, targets):
+            if layer.bias is not None:
+                found.append(gradient.sum(0))
+            found.append(torch.mm(gradient.t(), read))
+        return tuple(reversed(found))
+
+    @torch.inference_mode()
+    def descend(self, inputs: Tensor, targets: Tensor, lr: float, weight_decay: float) -> None:
+        """Take a step of SGD along the gradient of the mean cross-entropy.
+
+        Args:
+            inputs: The inputs of a batch, (b, ...).
+            targets: Their classes, (b,). None of them is left out.
+            lr: The learning rate.
+            weight_decay: The weight of each tensor in its own gradient.
+        """
+        kept = 1 - lr * weight_decay
+        for layer, gradient, read in self._backward(inputs, targets):
+            layer.descend(gradient, read, lr, kept)
+
+    def _backward(self, inputs: Tensor, targets: Tensor) -> Iterator[tuple[_Linear, Tensor, Tensor]]:
+        """From the last layer to the first, each with the gradient for its outputs before the ReLU and its inputs.
+
+        A layer may change as soon as it is there.
+        """
         # The inputs of each layer, then the outputs of the last one.
         values = [inputs.flatten(1) if self._flattens else inputs]
         for layer in self._layers:
             values.append(layer.outputs(values[-1]))
         gradient = self._gradient_of_outputs(values[-1], targets)
-        found = list[Tensor]()  # from the last tensor to the first
         for number, layer in reversed(list(enumerate(self._layers))):
             if layer.rectified:
                 gradient = torch.ops.aten.threshold_backward(gradient, values[number + 1], 0)
-            if layer.bias is not None:
-                found.append(gradient.sum(0))
-            found.append(torch.mm(gradient.t(), values[number]))
-            if number:
-                gradient = torch.mm(gradient, layer.weight)
-        return tuple(reversed(found))
+            below = torch.mm(gradient, layer.weight) if number else gradient
+            yield layer, gradient, values[number]
+            gradient = below
 
     def _gradient_of_outputs(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The gradient of the mean cross-entropy for the outputs, (b, classes)."""
@@ -110,6 +147,12 @@ class PlainNetwork:
 def _scalar(number: int) -> Tensor:
     """A number as a float32 tensor without axes."""
     return torch.tensor(float(number))
+
+
+@cache
+def _ones(count: int) -> Tensor:
+    """So many ones, (count,)."""
+    return torch.ones(count)
 
 
 def plain_network(module: nn.Module, moving: Sequence[Tensor]) -> PlainNetwork | None:
