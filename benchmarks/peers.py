@@ -8,8 +8,8 @@ one epoch of SGD, the models are averaged, and the mean is tested on all 10,000 
 arrays and the same first weights, and does the job in a process of its own (``peer_jobs/``). Runs of all libraries
 alternate. The first round of a run, which warms up, is not counted.
 
-Each library lives in its own environment in the folder, which is made with uv where it is missing; the versions are
-pinned below. Memory is the largest sum, over all processes of a run, of the memory that each holds, with shared pages
+Each library lives in its own environment in the folder, which pip makes where it is missing; the versions are pinned
+below. Memory is the largest sum, over all processes of a run, of the memory that each holds, with shared pages
 in equal parts (PSS).
 """
 
@@ -23,7 +23,6 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from shutil import which
 from statistics import mean, median
 from typing import Any
 from uuid import uuid4
@@ -150,14 +149,8 @@ def install(peer: str, folder: Path) -> None:
     place = folder / peer
     if (place / "bin" / "python").exists():
         return
-    uv = which("uv")
-    if not uv:
-        raise SystemExit("expected uv on the path, to make environments; found none: pip install uv")
-    subprocess.run([uv, "venv", str(place), "--python", sys.executable], check=True)
-    packages = [TORCH, *PACKAGES[peer]]
-    index = ["--extra-index-url", "https://download.pytorch.org/whl/cpu", "--index-strategy", "unsafe-best-match"]
-    python = str(place / "bin" / "python")
-    subprocess.run([uv, "pip", "install", "--python", python, *index, *packages], check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+    subprocess.run([str(place / "bin" / "pip"), "install", "--quiet", TORCH, *PACKAGES[peer]], check=True)
 
 
 def prepare(job: Job, root: str) -> None:
