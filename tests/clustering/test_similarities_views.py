@@ -3,6 +3,7 @@ import torch
 from torch import Tensor, tensor
 
 from fedstrata.clustering import cosine, euclidean, in_views, likeness, norms
+from fedstrata.clustering.similarity import without_mean
 
 ROWS = torch.randn(6, 9000, generator=torch.Generator().manual_seed(0))
 VIEWS = {
@@ -22,6 +23,12 @@ def test_every_view_gives_what_its_columns_give_alone(measure: object) -> None:
     for found, columns in zip(together, VIEWS.values(), strict=True):
         assert torch.allclose(found, measure(ROWS[:, columns]), rtol=1e-12, atol=1e-12)
     assert len(measure(ROWS, in_views([]))) == 0
+
+
+def test_rows_are_compared_without_their_mean() -> None:
+    sums = in_views(VIEWS.values())
+    rows = ROWS.double()
+    assert torch.equal(cosine(ROWS, without_mean(sums)), cosine(rows - rows.mean(dim=0), sums))
 
 
 def test_columns_that_views_share_are_read_once_and_those_of_none_never() -> None:

@@ -96,7 +96,9 @@ def test_a_step_of_sgd_is_the_one_along_the_gradients(name: str, samples: int, d
     moving: list[Tensor] = list(module.parameters())
     inputs, targets = batch_of(module, SHAPES["grey"], samples)
     gradients = by_autograd(module, moving, inputs, targets)
-    expected = [(one - 0.5 * (gradient + decay * one)).detach() for one, gradient in zip(moving, gradients, strict=True)]
+    expected = [
+        (one - 0.5 * (gradient + decay * one)).detach() for one, gradient in zip(moving, gradients, strict=True)
+    ]
     plain_of(module, moving).descend(inputs, targets, 0.5, decay)
     torch.testing.assert_close([one.detach() for one in moving], expected, rtol=1e-5, atol=1e-7)
 

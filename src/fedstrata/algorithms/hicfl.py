@@ -165,7 +165,7 @@ class HiCFL(Algorithm[HiCFLState]):
         layout = problem.layout
         layer = str(timing.layer)
         clients = members.updates.clients
-        updates = members.updates.take_columns(layout.columns(layout.select(layer))).values.double()
+        updates = members.updates.take_columns(layout.columns(layout.select(layer))).values
         by_layer = self.reference_stability(problem, state, stability, cluster)
         reference, together = reference_split(updates, by_layer[clients, layout.layers.index(layer)])  # Eq. 17 and 18
         values = {**timing.values, "reference": float(clients[reference])}

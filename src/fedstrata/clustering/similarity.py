@@ -245,6 +245,15 @@ def in_views(views: Views) -> Sums:
     return sums
 
 
+def without_mean(sums: Sums) -> Sums:
+    """The same sums over rows without the mean of all rows, which is taken away a block of columns at a time."""
+
+    def around_mean(measure: BlockMeasure) -> BlockMeasure:
+        return lambda block, few: measure(block - block.mean(dim=0), few)
+
+    return lambda rows, *measures: sums(rows, *map(around_mean, measures))
+
+
 def _parts(views: Views, p: int) -> list[tuple[list[slice], list[int]]]:
     """The columns cut up so that each part lies wholly inside or outside every view: its spans, and whose it is."""
     edges = [_edges(columns, p) for columns in views]

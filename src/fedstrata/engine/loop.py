@@ -251,7 +251,9 @@ class Loop:
         end = row_of(self._module, self._layout).cpu()
         return end if all(task.trainable) else torch.where(self._column_mask(task.trainable), end, start)
 
-    def _step_of(self, moving: list[Tensor], anchors: list[Tensor], task: LocalTask) -> Callable[[Tensor, Tensor], None]:
+    def _step_of(
+        self, moving: list[Tensor], anchors: list[Tensor], task: LocalTask
+    ) -> Callable[[Tensor, Tensor], None]:
         """The function that takes a step with the inputs (b, ...) and the targets of a batch.
 
         Args:

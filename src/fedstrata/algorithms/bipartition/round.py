@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.base.lazy_torch import torch
+from fedstrata.clustering import norms
 from fedstrata.core import (
     TRAIN,
     Decision,
@@ -66,7 +67,7 @@ def max_norm(rows: torch.Tensor) -> float:
     """The largest norm of a row (LayerCFL Eq. 28; HiCFL: Delta_max); 0 without rows."""
     if not len(rows):
         return 0.0
-    return float(rows.double().norm(dim=1).max())  # Squares of float32 overflow long before their roots.
+    return float(norms(rows).max())
 
 
 def mean_norm(problem: Problem, usable: Result) -> float:
@@ -84,7 +85,7 @@ def independent_norm(problem: Problem, usable: Result) -> float:
     """
     updates = usable.updates.take_columns(problem.layout.conv_and_linear).values
     weights = _weights(problem, usable).double()
-    return float((weights / weights.sum() * updates.double().norm(dim=1)).norm())
+    return float((weights / weights.sum() * norms(updates)).norm())
 
 
 def _weights(problem: Problem, usable: Result) -> torch.Tensor:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedstrata.base.lazy_torch import torch
-from fedstrata.clustering import smallest_sure_p
+from fedstrata.clustering import norms, smallest_sure_p
 from fedstrata.clustering.patterns import MIN_TEST_CLIENTS
 from fedstrata.core import TRAIN, Plan, Problem, Report, Result, Rows, State
 
@@ -198,7 +198,7 @@ def fold_updates(report: Report, asked: Participants) -> tuple[Rows, ...]:
     largest = _largest_size(results)
     able = set(asked.clients.tolist())
     for result in results:
-        sound = (result.sizes == largest) & (result.updates.values.double().norm(dim=1) > 0)
+        sound = (result.sizes == largest) & (norms(result.updates.values) > 0)
         able &= set(result.updates.clients[sound].tolist())
     ids = torch.tensor(sorted(able), dtype=torch.int64)
     return tuple(Rows(ids, result.updates.of(ids)) for result in results)

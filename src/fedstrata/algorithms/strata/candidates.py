@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import bipartition, contrast, cosine, in_views
+from fedstrata.clustering.similarity import without_mean
 from fedstrata.core import Layout, Rows
 
 _MAX_DEPTH = 2
@@ -64,9 +65,8 @@ def similarities(layout: Layout, updates: torch.Tensor) -> dict[str, torch.Tenso
 
 def _cosines(layout: Layout, updates: torch.Tensor, names: Sequence[str]) -> torch.Tensor:
     """The cosines of updates (m, p) without their mean in some layers, (v, m, m)."""
-    exact = updates.double()
     columns = [layout.columns(layout.select(name)) for name in names]
-    return cosine(exact - exact.mean(dim=0), in_views(columns))
+    return cosine(updates, without_mean(in_views(columns)))
 
 
 def candidate_groups(layout: Layout, updates: Rows, *, inside_sides: bool = True) -> GroupTree:
@@ -85,7 +85,7 @@ def candidate_groups(layout: Layout, updates: Rows, *, inside_sides: bool = True
     while node < len(groups):
         members = groups[node].nonzero().flatten()
         if depths[node] < max_depth and len(members) >= MIN_CLIENTS:
-            alike = _cosines(layout, updates.values[members], ["all"])
+            alike = _cosines(layout, updates.at(members).values, ["all"])
             second = bipartition(alike[0], "average").bool()
             for side in (~second, second):
                 groups.append(torch.zeros_like(groups[0]).index_fill(0, members[side], True))

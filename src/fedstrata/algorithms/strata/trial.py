@@ -33,6 +33,7 @@ from fedstrata.algorithms.strata.candidates import (
 )
 from fedstrata.algorithms.tuning import MAX_EXCESS_LOSS, SHARES
 from fedstrata.base.lazy_torch import torch
+from fedstrata.clustering import norms
 from fedstrata.core import Decision, Matrix, Problem, Rows
 from fedstrata.core.aggregation import GroupAggregation
 
@@ -171,7 +172,7 @@ def begin_trial(
     Returns:
         Both; None where fewer than four have sent an update that is not zero.
     """
-    updates = updates.at(torch.linalg.vector_norm(updates.values.double(), dim=1) > 0)
+    updates = updates.at(norms(updates.values) > 0)
     if len(updates.clients) < MIN_CLIENTS:
         return None
     by_layer = similarities(problem.layout, updates.values)
