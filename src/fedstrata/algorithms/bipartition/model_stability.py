@@ -7,13 +7,14 @@ updates turn steadily: a layer is stable when S is below epsilon. The server com
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedstrata.algorithms.bipartition.round import max_norm
 from fedstrata.base.lazy_torch import torch
 from fedstrata.clustering import stability
 from fedstrata.clustering.similarity import STILL
-from fedstrata.core import TRAIN, Metric, Problem, Report, Rows, State, assign_pending
+from fedstrata.core import TRAIN, Metric, Problem, Report, Rows, State, assign_pending, empty_rows
 
 _XI_SHARE = 0.05
 """The automatic xi is this share of the step size (section V-A). How many weights it keeps depends on how large updates
@@ -93,22 +94,38 @@ def add_updates(
     # uploads stay until they are overwritten, but count no more.
     goes_on = (state.labels[clients] >= 0) & (window.since_node[clients] == node)
     counts = torch.where(goes_on, window.counts[clients], 0) + 1
-    uploads = torch.cat([window.uploads[clients], updates.values[:, None, conv_and_linear]], dim=1)
-    selected = window.selected_weights[clients] | (counts == 1)[:, None]
-    # Eq. 19 is applied once, to the first two uploads in a cluster. It has no absolute value; the text has magnitudes.
-    change = (uploads[:, -1] - uploads[:, -2]).abs()
+    uploads = _copied(window.uploads)
+    selected = window.selected_weights.clone()
+    values = torch.full((problem.clients, len(problem.layout.layers)), torch.inf, dtype=torch.float64)
     least = problem.training_of(state.round + 1).lr * _XI_SHARE if isinstance(xi, str) else xi
-    selected = torch.where((counts == 2)[:, None], _unstable_weights(problem, change, least), selected)
+    layers = _layer_columns(problem)
+    # One client after the other: of a large network, the windows of all do not fit into memory once more.
+    for row, (client, count) in enumerate(zip(clients.tolist(), counts.tolist(), strict=True)):
+        own = torch.cat([window.uploads[client], updates.values[row, conv_and_linear][None]])
+        if count == 1:
+            selected[client] = True
+        if count == 2:
+            # Eq. 19 is applied once, to the first two uploads in a cluster. It has no absolute value; the text has
+            # magnitudes.
+            selected[client] = _unstable_weights(layers, (own[-1] - own[-2]).abs(), least)
+        if count >= len(own):
+            values[client] = torch.stack(
+                [stability(own[:, columns & selected[client]]).mean() for columns in layers]  # Eq. 14
+            )
+        uploads[client] = own[1:]
     after = UpdateWindow(
-        uploads=window.uploads.index_copy(0, clients, uploads[:, 1:]),
+        uploads=uploads,
         counts=window.counts.index_copy(0, clients, counts),
-        selected_weights=window.selected_weights.index_copy(0, clients, selected),
+        selected_weights=selected,
         since_node=window.since_node.index_copy(0, clients, node),
     )
-    full = (counts >= uploads.shape[1]).nonzero().flatten()
-    values = torch.full((problem.clients, len(problem.layout.layers)), torch.inf, dtype=torch.float64)
-    values[clients[full]] = _mean_stability(problem, uploads, selected, full)
     return after, Stability(values, _metrics(problem, after, values))
+
+
+def _copied(uploads: torch.Tensor) -> torch.Tensor:
+    """A copy of uploads (n, W - 1, q), in a file where it would not fit into memory."""
+    n, kept, q = uploads.shape
+    return empty_rows(n * kept, q).view(n, kept, q).copy_(uploads)
 
 
 def _layer_columns(problem: Problem) -> list[torch.Tensor]:
@@ -118,24 +135,12 @@ def _layer_columns(problem: Problem) -> list[torch.Tensor]:
     return [torch.isin(conv_and_linear, layout.columns(layout.select(layer))) for layer in layout.layers]
 
 
-def _mean_stability(
-    problem: Problem, uploads: torch.Tensor, selected: torch.Tensor, rows: torch.Tensor
-) -> torch.Tensor:
-    """The mean stability of some rows (r,) of uploads (m, W, q) over the window in every layer, (r, layers)."""
-    columns_of_layers = _layer_columns(problem)
-    values = torch.empty(len(rows), len(columns_of_layers), dtype=torch.float64)
-    for client, row in enumerate(rows.tolist()):
-        for layer, columns in enumerate(columns_of_layers):
-            values[client, layer] = stability(uploads[row][:, columns & selected[row]]).mean()  # Eq. 14
-    return values
-
-
-def _unstable_weights(problem: Problem, change: torch.Tensor, least: float) -> torch.Tensor:
-    """The columns that changed by more than `least`, (m, q) bool; all columns of a layer in which none did."""
+def _unstable_weights(layers: Sequence[torch.Tensor], change: torch.Tensor, least: float) -> torch.Tensor:
+    """The columns that changed by more than `least`, (q,) bool; all columns of a layer in which none did."""
     unstable = torch.zeros_like(change, dtype=torch.bool)
-    for columns in _layer_columns(problem):
-        beyond = change[:, columns] > least  # Eq. 19
-        unstable[:, columns] = beyond | ~beyond.any(dim=1, keepdim=True)
+    for columns in layers:
+        beyond = change[columns] > least  # Eq. 19
+        unstable[columns] = beyond | ~beyond.any()
     return unstable
 
 
