@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from statistics import mean
 
 import numpy as np
@@ -12,7 +13,7 @@ from experiments.strata import equal_computing
 from experiments.strata.ablation import TABLES, VARIANTS
 from experiments.strata.championship import FEDERATIONS, true_groups
 from experiments.strata.rankings import PASS, TITLES, federation_title
-from experiments.tools.outcomes import MISSING, Result, difference, every, results, table
+from experiments.tools.outcomes import MISSING, Result, every, results, table
 
 _WHOLE = "strata"
 
@@ -83,17 +84,32 @@ def _interval(values: Sequence[float]) -> str:
 def at_equal_computing() -> str:
     """By how much Strata with personal models is more accurate than rivals that may compute as much, by federation."""
     rows = list[tuple[str, ...]]()
+    gaps: list[list[float]] = [[] for _ in equal_computing.RIVALS]
     for name in FEDERATIONS:
-        own = results(f"championship/{name}", "strata_best")
-        rivals = [results(f"equal_computing/{name}", f"{method}, equal computing") for method in equal_computing.RIVALS]
-        if not own or not all(rivals):
+        own = {run["seed"]: run for run in results(f"championship/{name}", "strata_best")}
+        rivals = [
+            {run["seed"]: run for run in results(f"equal_computing/{name}", f"{method}, equal computing")}
+            for method in equal_computing.RIVALS
+        ]
+        seeds = sorted(set(own).intersection(*rivals))
+        if not seeds:
             continue
-        work = mean(_computing(name, run) for run in own)
-        gaps = (difference(own, runs) for runs in rivals)
-        rows.append((federation_title(name), f"{mean(run['acc_client'] for run in own):.3f}", f"{work:.2f}", *gaps))
+        for found, rival in zip(gaps, rivals, strict=True):
+            found.append(mean(own[seed]["acc_client"] - rival[seed]["acc_client"] for seed in seeds))
+        accuracy, work = (mean(of(own[seed]) for seed in seeds) for of in (_accuracy, partial(_computing, name)))
+        cells = (f"{accuracy:.3f}", f"{work:.2f}", *(f"{found[-1]:+.3f}" for found in gaps))
+        rows.append((federation_title(name), str(len(seeds)), *cells))
+    if rows:
+        rows.append((f"all {len(rows)}, with the 95 % interval over them", "", "", "", *map(_interval, gaps)))
     columns = (f"minus {TITLES[method]}" for method in equal_computing.RIVALS)
-    head = " | ".join(["federation", "Strata + `best`", "its computing", *columns])
-    return table(head, rows or [("all federations", MISSING, "", *[""] * len(equal_computing.RIVALS))])
+    head = " | ".join(["federation", "seeds", "Strata + `best`", "its computing", *columns])
+    return table(head, rows or [("all federations", MISSING, "", "", *[""] * len(equal_computing.RIVALS))])
+
+
+def _accuracy(run: Result) -> float:
+    """The mean accuracy of the clients of a run."""
+    accuracy: float = run["acc_client"]
+    return accuracy
 
 
 ABLATIONS: Mapping[str, Callable[[], str]] = {"ablation": ablation, "equal_computing": at_equal_computing}
